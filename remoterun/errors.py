@@ -1,0 +1,296 @@
+"""What can go wrong, as one tree of exceptions and one closed list of error codes.
+
+::
+
+    RemoterunError
+    ├── ConfigError      a file, flag or selection is wrong: every problem at once (exit 2)
+    └── TargetError      what went wrong on one target: becomes its outcome, never a traceback
+
+A target's trouble is a value: the runner turns a `TargetError` into the `error` of that target's outcome.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final
+
+# Comparing costs the square of the length, and nobody mistypes a word of this size.
+_LONGEST_GUESSED: Final = 80
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """Name one thing wrong in what the user wrote.
+
+    `path` is the dotted place inside the file (``hosts.kpro6.guests.200``), `line` counts from 1, `nearest` are the
+    known names closest to an unknown one.
+    """
+
+    message: str
+    file: str | None = None
+    line: int | None = None
+    path: str | None = None
+    nearest: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        where = ":".join(str(part) for part in (self.file, self.line) if part is not None)
+        path = f"{self.path}: " if self.path else ""
+        near = f" (did you mean {' or '.join(self.nearest)}?)" if self.nearest else ""
+        return f"{where}: {path}{self.message}{near}" if where else f"{path}{self.message}{near}"
+
+
+def nearest(word: str, known: Iterable[str]) -> tuple[str, ...]:
+    """Return up to three known words that look like an unknown one, the closest first."""
+    if len(word) > _LONGEST_GUESSED:
+        return ()
+    import difflib
+
+    by_lower = {name.lower(): name for name in known}
+    return tuple(by_lower[name] for name in difflib.get_close_matches(word.lower(), by_lower, n=3))
+
+
+class RemoterunError(Exception):
+    """Be the root of every error this package raises on purpose."""
+
+
+class ConfigError(RemoterunError):
+    """Carry every problem of a configuration, a flag or a selection at once."""
+
+    def __init__(self, problems: Iterable[Problem] | Problem | str) -> None:
+        if isinstance(problems, str):
+            problems = Problem(message=problems)
+        self.problems: tuple[Problem, ...] = (problems,) if isinstance(problems, Problem) else tuple(problems)
+        super().__init__("\n".join(str(problem) for problem in self.problems))
+
+
+class TargetError(RemoterunError):
+    """Say what went wrong on one target, by a code of `CODES`.
+
+    Args:
+        code: a key of `CODES`; anything else is a bug and raises KeyError. message: what happened, in words, with the
+            subject in front. hint: what to do; the code's own hint when left out. limit: the name of the limit that
+            ended it (`connect`, `enter`, ...), its value in seconds and the key that changes it.
+    """
+
+    def __init__(
+        self, code: str, message: str, *, hint: str | None = None, limit: tuple[str, float, str] | None = None
+    ) -> None:
+        self.code = code
+        self.message = message
+        self.hint = CODES[code].hint if hint is None else hint
+        self.limit = limit
+        super().__init__(message)
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    """Describe an error code: the status its outcome has, what it means, what to do."""
+
+    status: str
+    meaning: str
+    hint: str
+
+
+def _codes() -> Mapping[str, Code]:
+    failed, timeout, unreachable, lost = "failed", "timeout", "unreachable", "lost"
+    return MappingProxyType(
+        {
+            # connect
+            "dns_failed": Code(
+                unreachable,
+                "The host's address could not be resolved.",
+                "Check `address` in the inventory, or the name in ssh_config.",
+            ),
+            "connect_refused": Code(
+                unreachable, "Nothing listens on the SSH port.", "Check that sshd runs there and that `port` is right."
+            ),
+            "connect_failed": Code(
+                unreachable,
+                "The SSH connection broke before it was usable.",
+                "Try `ssh -v` to the same host; the message says how far it came.",
+            ),
+            "connect_timeout": Code(
+                unreachable,
+                "No usable SSH connection within the limit `connect`.",
+                "Check the address and firewall, or raise `limits.connect`.",
+            ),
+            "host_key_unknown": Code(
+                unreachable,
+                "The host's key is in no known_hosts file and not pinned.",
+                "Compare the fingerprint with the host's own, then pin it: `host_key: SHA256:...` in the inventory.",
+            ),
+            "host_key_changed": Code(
+                unreachable,
+                "The host offers another key than the known or pinned one.",
+                "Find out why before anything else; if it was reinstalled, replace the old entry.",
+            ),
+            "auth_failed": Code(
+                unreachable,
+                "The host refused every key that was offered.",
+                "Check `user` and `identity_file`, and that the agent holds the key (`ssh-add -l`).",
+            ),
+            "session_refused": Code(
+                unreachable,
+                "The SSH server refused to open another session.",
+                "Lower `concurrency.sessions` for this host, or raise MaxSessions there.",
+            ),
+            # enter
+            "pct_missing": Code(
+                failed, "There is no `pct` on the host.", "Is this a Proxmox host? For plain LXC use `hop: lxc`."
+            ),
+            "lxc_missing": Code(
+                failed, "There is no `lxc-attach` on the host.", "Install lxc there, or choose another `hop`."
+            ),
+            "not_permitted": Code(
+                failed,
+                "The login may not enter guests.",
+                "Log in as root, or set `become: sudo` and allow `/usr/sbin/pct` in sudoers without a password.",
+            ),
+            "sudo_refused": Code(
+                failed,
+                "sudo on the host wants a password or refuses the command.",
+                "Allow the command with NOPASSWD in sudoers; remoterun never types a password into sudo.",
+            ),
+            "guest_not_found": Code(
+                failed,
+                "The host has no guest of that id.",
+                "Check the id with `pct list` on the host; the guest may have moved to another node.",
+            ),
+            "guest_stopped": Code(failed, "The guest is not running.", "Start it (`pct start ID`), then run again."),
+            "guest_frozen": Code(
+                timeout,
+                "The guest is frozen, so nothing in it can run.",
+                "Is a backup running? Thaw it (`lxc-unfreeze ID`) or wait, then run again.",
+            ),
+            "user_unknown": Code(
+                failed,
+                "The guest has no such user, or has no `setpriv`.",
+                "Check `user` of the guest in the inventory.",
+            ),
+            "shell_missing": Code(
+                failed,
+                "The target has no working /bin/sh.",
+                "remoterun needs a POSIX shell on the target to find Python.",
+            ),
+            "interpreter_missing": Code(
+                failed,
+                "There is no Python at that path on the target.",
+                "Set `python` for this target in the inventory.",
+            ),
+            "interpreter_broken": Code(
+                failed,
+                "The Python on the target did not start.",
+                "Try it by hand on the target; the noise field holds what it printed.",
+            ),
+            "python_too_old": Code(
+                failed, "The Python on the target is older than 3.8.", "Point `venv` or `python` at a newer one."
+            ),
+            "venv_missing": Code(
+                failed,
+                "There is no virtual environment at that path on the target.",
+                "Set `venv` for this target; environments that were found are listed.",
+            ),
+            "enter_timeout": Code(
+                timeout,
+                "The target did not answer within the limit `enter`.",
+                "Is the host overloaded or the guest frozen? Raise `limits.enter` if it is only slow.",
+            ),
+            "enter_failed": Code(
+                failed,
+                "The command that enters the target ended without starting Python.",
+                "The message holds what the host printed.",
+            ),
+            # upload
+            "upload_timeout": Code(
+                timeout,
+                "The payload's code did not reach the target within the limit `upload`.",
+                "The link is slow or stalled: raise `limits.upload`.",
+            ),
+            "upload_damaged": Code(
+                failed,
+                "The payload's code arrived with another hash than it was sent with.",
+                "Run again; if it happens twice, the path between is damaging data.",
+            ),
+            "no_space": Code(
+                failed, "The target has no room to hold the payload.", "Free memory or disk on the target."
+            ),
+            # run
+            "start_failed": Code(
+                failed,
+                "The payload's process could not be started.",
+                "The message holds the reason that the target gave.",
+            ),
+            "module_missing": Code(
+                failed,
+                "The payload needs a Python module that this interpreter does not have.",
+                "Point `venv` at the environment that has it, or install it there.",
+            ),
+            "nothing_to_check": Code(
+                failed,
+                "The payload found nothing to check, which is never a pass.",
+                "Check the parameters; the message says where it looked.",
+            ),
+            "payload_failed": Code(
+                failed, "The payload said that it could not do its work.", "The message holds the payload's own words."
+            ),
+            "payload_crashed": Code(
+                failed, "The payload ended with an uncaught error, or without finishing.", "stderr holds the traceback."
+            ),
+            "payload_killed": Code(
+                failed,
+                "A signal that remoterun did not send ended the payload.",
+                "SIGKILL mostly means the kernel's out-of-memory killer: look at `dmesg` there.",
+            ),
+            "nonzero_exit": Code(
+                failed, "The program ended with a non-zero exit status.", "stderr and exit_status say more."
+            ),
+            "output_limit": Code(
+                failed,
+                "The target sent more than the limits of an outcome allow.",
+                "Let the payload emit fewer or smaller records.",
+            ),
+            "run_timeout": Code(
+                timeout,
+                "The payload ran longer than the limit `run` and was killed.",
+                "Raise `limits.run` (or `none`), or narrow the work.",
+            ),
+            "total_timeout": Code(timeout, "The target took longer than the limit `total`.", "Raise `limits.total`."),
+            "idle_timeout": Code(
+                lost,
+                "Nothing at all came from the target within the limit `idle`.",
+                "The network or the guest stopped; what had arrived is kept.",
+            ),
+            "stall_timeout": Code(
+                timeout,
+                "The payload made no progress within the limit `stall` and was killed.",
+                "Is its storage hanging? Raise `limits.stall` if the work is only slow.",
+            ),
+            # collect
+            "connection_lost": Code(
+                lost, "The connection ended before the result was complete.", "Run again; what had arrived is kept."
+            ),
+            "lease_expired": Code(
+                lost,
+                "The target heard nothing from the controller for the lease, and ended the run.",
+                "Run again; what had arrived is kept.",
+            ),
+            "result_damaged": Code(
+                failed,
+                "The result did not arrive whole: frames, counts or hash do not agree.",
+                "Run again; if it happens twice, something on the target writes into the channel.",
+            ),
+            # any phase
+            "cancelled": Code("cancelled", "The run was cancelled.", "Run again when ready."),
+            "earlier_step": Code(
+                "not_started", "An earlier step of this target did not succeed.", "See the outcome of that step."
+            ),
+            "internal": Code(
+                failed, "remoterun itself failed on this target: a bug.", "Please report it with the traceback file."
+            ),
+        }
+    )
+
+
+CODES: Final = _codes()
