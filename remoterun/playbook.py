@@ -1,0 +1,170 @@
+"""Playbooks: which payloads run where, with which parameters, limits and judgement.
+
+Importing this module is cheap: PyYAML and pydantic are imported when a file is read.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING, Final
+
+from remoterun.errors import ConfigError, Problem, nearest
+from remoterun.inventory.words import NAME, VARIABLE, show
+from remoterun.model import Json, Playbook, Severity, Step, VarRef
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping
+    from pathlib import Path
+
+    from remoterun.inventory.schema import StepFile
+    from remoterun.model import Target
+
+FOLDER: Final = "playbooks"
+SUFFIXES: Final = (".yaml", ".yml")
+
+
+def load_playbook(path: Path) -> Playbook:
+    """Read a playbook file; its name is the file's, without the suffix.
+
+    Raises:
+        ConfigError: every problem in it at once.
+    """
+    from remoterun.inventory.check import check
+    from remoterun.inventory.schema import PlaybookFile
+    from remoterun.inventory.yamlfile import in_order, parse, read_bytes
+
+    data = read_bytes(path)
+    document = parse(data, str(path))
+    checked = check(document, PlaybookFile)
+    problems = list(checked.problems)
+
+    def report(place: tuple[str | int, ...], message: str) -> None:
+        problems.append(document.problem(place, message))
+
+    file = checked.value
+    steps = [_step(said, ("steps", number), report) for number, said in enumerate(file.steps)] if file else []
+    if problems or file is None:
+        raise ConfigError(in_order(problems))
+    return Playbook(
+        name=path.stem,
+        steps=tuple(steps),
+        description=file.description or "",
+        targets=tuple(file.targets or ("all",)),
+        limits=file.limits.values() if file.limits else {},
+        sha256=hashlib.sha256(data).hexdigest(),
+        source=str(path),
+    )
+
+
+def _step(said: StepFile, place: tuple[str | int, ...], report: Callable[[tuple[str | int, ...], str], None]) -> Step:
+    from remoterun.catalog.versions import parse_reference
+
+    try:
+        parse_reference(said.payload)
+    except ConfigError as error:
+        report((*place, "payload"), error.problems[0].message)
+    params: dict[str, Json | VarRef] = {}
+    for name, value in (said.params or {}).items():
+        try:
+            params[name] = _reference(value)
+        except ValueError as error:
+            report((*place, "params", name, "var"), str(error))
+    return Step(
+        payload=said.payload,
+        params=params,
+        env=said.env or {},
+        limits=said.limits.values() if said.limits else {},
+        fail_on=Severity(said.fail_on or Severity.SUSPECT),
+    )
+
+
+def _reference(value: Json) -> Json | VarRef:
+    """Return a reference for exactly ``{var: NAME}`` or ``{var: NAME, default: VALUE}``, any other value as it is.
+
+    Raises:
+        ValueError: `var` names nothing that can be a variable.
+    """
+    if not isinstance(value, dict) or value.keys() not in ({"var"}, {"var", "default"}):
+        return value
+    var = value["var"]
+    if not isinstance(var, str):
+        raise ValueError(f"must be the name of a variable, not {show(var)}")
+    return VarRef(var=VARIABLE.check(var), default=value.get("default"), has_default="default" in value)
+
+
+def find_playbook(project: Path | None, name: str, payload_names: Collection[str]) -> Playbook:
+    """Return the project's playbook of a name; a payload of that name is its own playbook, for all targets.
+
+    Args:
+        project: the folder that holds playbooks/, or None.
+        name: ``check-ckpt``; for a payload also ``check-ckpt@1``.
+        payload_names: the names, without versions, that the catalog knows.
+
+    Raises:
+        ConfigError: there is neither, two files have the name, or the file has problems.
+    """
+    if NAME.fits(name) and project is not None:
+        files = [path for suffix in SUFFIXES if (path := project / FOLDER / f"{name}{suffix}").is_file()]
+        if len(files) > 1:
+            raise ConfigError(f"the playbook {name} is there twice, as {files[0]} and {files[1]}: remove one")
+        if files:
+            return load_playbook(files[0])
+    payload = name.partition("@")[0]
+    if payload in payload_names:
+        return Playbook(name=payload, steps=(Step(payload=name),), targets=("all",))
+    known = {*payload_names, *playbook_names(project)}
+    place = f"in {project / FOLDER}" if project is not None else "(there is no project here)"
+    message = f"{show(name)} is neither a playbook {place} nor a payload"
+    raise ConfigError(Problem(message=message, nearest=nearest(payload, known)))
+
+
+def playbook_names(project: Path | None) -> tuple[str, ...]:
+    """Return the names of the project's playbooks, sorted."""
+    if project is None:
+        return ()
+    try:
+        found = {path.stem for path in (project / FOLDER).iterdir() if path.suffix in SUFFIXES}
+    except OSError:  # no such folder: a project needs no playbooks
+        return ()
+    return tuple(sorted(found))
+
+
+def resolve_params(step: Step, target: Target, var_defaults: Mapping[str, str], *, playbook: str) -> dict[str, Json]:
+    """Return a step's parameters for one target, references replaced by the target's variables.
+
+    Args:
+        step: what the playbook says.
+        target: whose variables are meant.
+        var_defaults: the variable that stands in for a parameter the step leaves out, by parameter; one that the target
+            does not have leaves the parameter out.
+        playbook: its name, for problems.
+
+    Raises:
+        ConfigError: every reference without a default to a variable that the target does not have.
+    """
+    params: dict[str, Json] = {
+        name: target.vars[var] for name, var in var_defaults.items() if name not in step.params and var in target.vars
+    }
+    problems: list[Problem] = []
+    for name, value in step.params.items():
+        if not isinstance(value, VarRef):
+            params[name] = value
+        elif value.var in target.vars or value.has_default:
+            params[name] = target.vars.get(value.var, value.default)
+        else:
+            message = (
+                f"the target {target.id} has no variable {show(value.var)}, which the playbook {playbook} uses for "
+                f"{name}: set it under vars, or give the reference a default"
+            )
+            place = f"{step.payload}.params.{name}"
+            problems.append(Problem(path=place, message=message, nearest=nearest(value.var, target.vars)))
+    if problems:
+        raise ConfigError(problems)
+    return params
+
+
+def playbook_schema() -> dict[str, Json]:
+    """Return the JSON Schema of a playbook file (draft 2020-12)."""
+    from remoterun.inventory.schema import PlaybookFile, json_schema
+
+    return json_schema(PlaybookFile, "remoterun playbook")
