@@ -1,0 +1,123 @@
+"""The catalog of payloads: built-in, of the project, and of installed distributions; read as data, never imported."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from itertools import groupby
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from remoterun.catalog.discovery import Found, search_built_in, search_installed, search_project
+from remoterun.catalog.info import Origin, PayloadInfo
+from remoterun.catalog.packing import PACK_LIMIT, Member, canonical_zip
+from remoterun.catalog.params import PARAM_TYPES, Param, ParamType
+from remoterun.catalog.scaffold import Kind, scaffold
+from remoterun.catalog.versions import parse_reference
+from remoterun.errors import ConfigError, Problem, nearest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from pathlib import Path
+
+__all__ = [
+    "PACK_LIMIT",
+    "PARAM_TYPES",
+    "Catalog",
+    "Kind",
+    "Member",
+    "Origin",
+    "Param",
+    "ParamType",
+    "PayloadInfo",
+    "canonical_zip",
+    "scaffold",
+]
+
+_NEAREST_FIRST: tuple[Origin, ...] = ("project", "entry point", "built-in")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Catalog:
+    """Hold every payload that can be named, by name and with the highest version first.
+
+    A name belongs to the nearest origin that has it: project, then entry point, then built-in. What it hides is not
+    found, and is named by `PayloadInfo.shadows`. `overlooked` maps names to why what stands under them in the project
+    is no payload.
+    """
+
+    payloads: tuple[PayloadInfo, ...]
+    overlooked: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+
+    @classmethod
+    def load(cls, project: Path | None) -> Catalog:
+        """Read the manifests of all payloads; `project` is the folder of the inventory.
+
+        Raises:
+            ConfigError: with every problem of every manifest.
+        """
+        found = Found()
+        search_built_in(found)
+        search_installed(found)
+        if project is not None:
+            search_project(project, found)
+        found.problems.extend(_twins(found.payloads))
+        if found.problems:
+            raise ConfigError(found.problems)
+        return cls(payloads=_without_shadowed(found.payloads), overlooked=MappingProxyType(found.overlooked))
+
+    def names(self) -> tuple[str, ...]:
+        """Return the names of all payloads, sorted."""
+        return tuple(dict.fromkeys(payload.name for payload in self.payloads))
+
+    def versions(self, name: str) -> tuple[PayloadInfo, ...]:
+        """Return every version of a payload, the highest first; none for an unknown name."""
+        return tuple(payload for payload in self.payloads if payload.name == name)
+
+    def find(self, reference: str) -> PayloadInfo:
+        """Return the highest version that ``name``, ``name@1``, ``name@1.2`` or ``name@=1.2.0`` allows.
+
+        Raises:
+            ConfigError: for an unknown name, with the nearest ones, and for a constraint that no version meets, with
+                the versions there are.
+        """
+        wanted = parse_reference(reference)
+        versions = self.versions(wanted.name)
+        if not versions:
+            raise ConfigError(self._unknown(wanted.name))
+        chosen = next((payload for payload in versions if wanted.accepts(payload.order)), None)
+        if chosen is None:
+            there = ", ".join(payload.version for payload in versions)
+            hidden = f"; {versions[0].origin}, hides {versions[0].shadows}" if versions[0].shadows else ""
+            raise ConfigError(
+                f"no version of the payload {wanted.name} matches {reference!r}: there is {there}{hidden}"
+            )
+        return chosen
+
+    def _unknown(self, name: str) -> Problem:
+        for word in (name, name.replace("-", "_")):
+            if word in self.overlooked:
+                return Problem(message=f"{name!r} is not a payload: {self.overlooked[word]}")
+        message = f"there is no payload {name!r}; `remoterun payload list` shows what there is"
+        return Problem(message=message, nearest=nearest(name, self.names()))
+
+
+def _twins(payloads: Iterable[PayloadInfo]) -> list[Problem]:
+    first: dict[tuple[Origin, str, str], PayloadInfo] = {}
+    problems = []
+    for payload in payloads:
+        other = first.setdefault((payload.origin, payload.name, payload.version), payload)
+        if other is not payload:
+            message = f"is {payload.name} {payload.version}, and so is {other.path}: give one another name or version"
+            problems.append(Problem(message=message, file=str(payload.path)))
+    return problems
+
+
+def _without_shadowed(payloads: Iterable[PayloadInfo]) -> tuple[PayloadInfo, ...]:
+    kept: list[PayloadInfo] = []
+    for _, group in groupby(sorted(payloads, key=lambda payload: payload.name), key=lambda payload: payload.name):
+        ranked = sorted(group, key=lambda payload: payload.order, reverse=True)
+        ranked.sort(key=lambda payload: _NEAREST_FIRST.index(payload.origin))
+        hidden = [f"{payload.origin} {payload.version}" for payload in ranked if payload.origin != ranked[0].origin]
+        shadows = ", ".join(hidden) or None
+        kept += [replace(payload, shadows=shadows) for payload in ranked if payload.origin == ranked[0].origin]
+    return tuple(kept)

@@ -1,0 +1,1 @@
+"""The built-in payloads: they run on targets; here they are only read as data."""
