@@ -1,0 +1,376 @@
+"""The leg: what stage 0 becomes. It answers, gets the code, starts the supervisor, and relays frames.
+
+One leg per connection. It is the only reader of fd 0 and the only writer of fd 1.
+"""
+
+from __future__ import annotations
+
+import marshal
+import os
+import select
+import sys
+import time
+import zlib
+
+from remoterun.remote.cache import cached_pack, empty_caches, keep_code, keep_pack
+from remoterun.remote.supervisor import supervise
+from remoterun.remote.system import (
+    account,
+    become_subreaper,
+    close_all_but,
+    kill_groups,
+    kill_quietly,
+    marked,
+    read_small,
+    sha256,
+    signal,
+    socket,
+)
+from remoterun.remote.wire import (
+    CANCEL,
+    HELLO,
+    LEG_STREAM,
+    NEED,
+    PACK,
+    PROBLEM,
+    REQUEST,
+    RESULT,
+    Assembler,
+    Decoder,
+    Encoder,
+    Frame,
+    to_json,
+    whole_frames,
+)
+
+_MAX_MESSAGE = 64 << 20
+_RELAY_BYTES = 65536
+_MAX_QUEUED = 256
+_FLUSH_S = 30.0
+_SWEEPS = 100
+
+
+class GoneError(Exception):
+    """Say that the controller has gone or cancelled before anything was started."""
+
+
+class Inbox:
+    """Read what the controller sends: bytes already taken from stdin first, then fd 0 without blocking."""
+
+    def __init__(self, nonce: bytes, already: bytes) -> None:
+        self._decoder = Decoder(nonce)
+        self._assembler = Assembler(_MAX_MESSAGE)
+        self._frames = self._decoder.feed(already)
+        self.ended = False
+
+    def fill(self) -> bool:
+        """Read once; False when nothing is there now or ever again (then `ended`)."""
+        try:
+            data = os.read(0, _RELAY_BYTES)
+        except BlockingIOError:
+            return False
+        except OSError:
+            data = b""
+        if not data:
+            self.ended = True
+            return False
+        self._frames += self._decoder.feed(data)
+        return True
+
+    def frames(self) -> list[Frame]:
+        """Take the frames that have come."""
+        frames, self._frames = self._frames, []
+        return frames
+
+    def message(self) -> tuple[int, bytes] | None:
+        """Take the next whole message, None when it is not complete yet."""
+        while self._frames:
+            frame = self._frames.pop(0)
+            body = self._assembler.add(frame)
+            if body is not None:
+                return frame.kind, body
+        return None
+
+    def wait_message(self, kind: int) -> bytes:
+        """Wait for a message of this kind; others before it are ignored.
+
+        Raises:
+            GoneError: on a cancellation or the end of the stream.
+        """
+        while True:
+            message = self.message()
+            if message is None:
+                if self.ended:
+                    raise GoneError
+                if not self.fill() and not self.ended:
+                    select.select([0], [], [])
+            elif message[0] == CANCEL:
+                raise GoneError
+            elif message[0] == kind:
+                return message[1]
+
+    def still_wanted(self) -> None:
+        """Look at everything that has come: a thawed or delayed leg must not start what was given up.
+
+        Raises:
+            GoneError: when a cancellation or the end of the stream is among it.
+        """
+        while self.fill():
+            pass
+        if self.ended or any(frame.kind == CANCEL for frame in self._frames):
+            raise GoneError
+
+
+class Leg:
+    """Drive one request from hello to result."""
+
+    def __init__(self, header: dict[str, object], already: bytes) -> None:
+        nonce: bytes = header["nonce"]  # type: ignore[assignment]
+        self.nonce = nonce
+        self.key = str(header["key"])
+        self._may_cache = bool(header["cache"])
+        self._refused = False
+        self._encoder = Encoder(nonce, LEG_STREAM)
+        self._inbox = Inbox(nonce, already)
+
+    def _say(self, kind: int, value: object) -> None:
+        for frame in self._encoder.frames(kind, to_json(value).encode("ascii")):
+            _write_frame(frame)
+
+    def run(self, codes: list[object], key: bytes, place: str) -> None:
+        """Answer, prepare, start, relay."""
+        self._say(HELLO, _facts())
+        try:
+            request = marshal.loads(self._inbox.wait_message(REQUEST))
+            if request["mode"] == "gc":
+                removed, freed = empty_caches()
+                self._say(RESULT, {"removed": removed, "freed": freed})
+                return
+            code = self._code(request["pack"]) if request["pack"] and self._new_enough(request) else b""
+            if code is None or self._refused:
+                return
+            self._inbox.still_wanted()
+        except GoneError:
+            return
+        request["runtime"] = codes[1]
+        link, child = self._start(request, code)
+        if place and self._may_cache:
+            # Not before: the payload is on its way, and nothing waits for this.
+            keep_code(place, key, marshal.dumps(codes))
+        self._relay(link, child)
+
+    def _new_enough(self, request: dict[str, object]) -> bool:
+        """Tell a payload that wants a newer Python, instead of letting it die of a syntax error."""
+        wanted: tuple[int, int] = request["python"]  # type: ignore[assignment]
+        if sys.version_info[:2] >= wanted:
+            return True
+        message = "%s is Python %d.%d; the payload needs %d.%d or later"
+        self._refuse("python_too_old", message % (sys.executable, sys.version_info[0], sys.version_info[1], *wanted))
+        return False
+
+    def _refuse(self, code: str, message: str) -> None:
+        self._say(PROBLEM, {"code": code, "message": message})
+        self._refused = True
+
+    def _code(self, wanted: dict[str, object]) -> bytes | None:
+        """Return the pack, from the cache or the controller, never unverified; None after a problem was told."""
+        sha, size = str(wanted["sha256"]), int(wanted["size"])  # type: ignore[call-overload]
+        use_cache = bool(wanted["cache"])
+        data = cached_pack(sha, size) if use_cache and not wanted["inline"] else None
+        if data is not None:
+            return data
+        if not wanted["inline"]:
+            self._say(NEED, {"sha256": sha})
+        packed = self._inbox.wait_message(PACK)
+        try:
+            unpacker = zlib.decompressobj()
+            data = unpacker.decompress(packed, size + 1)
+        except zlib.error:
+            data = b""
+        if len(data) != size or sha256(data).hexdigest() != sha:
+            self._refuse("upload_damaged", "the code for %s arrived damaged" % sha[:12])
+            return None
+        if use_cache and not wanted["inline"]:
+            keep_pack(sha, data)
+        return data
+
+    def _start(self, request: dict[str, object], code: bytes) -> tuple[socket.socket, int]:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        child = os.fork()
+        if child == 0:
+            try:
+                os.setsid()
+                signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+                signal.pthread_sigmask(signal.SIG_SETMASK, ())
+                close_all_but({theirs.fileno()})
+                for _ in (0, 1, 2):
+                    os.open(os.devnull, os.O_RDWR)
+                reaper = become_subreaper()
+                supervise(theirs.fileno(), self.nonce, self.key, request, code, reaper)
+            finally:
+                os._exit(0)
+        theirs.close()
+        ours.setblocking(False)
+        return ours, child
+
+    def _relay(self, link: socket.socket, child: int) -> None:
+        """Pass frames both ways until the supervisor is done or the controller is gone."""
+        relay = Relay(link, self._inbox)
+        finished = relay.run()
+        link.close()
+        _reap(child)
+        if not finished:
+            killed = _sweep(self.key)
+            if not self._inbox.ended:
+                message = "the supervisor on the target was killed; %d processes it left were killed" % killed
+                self._say(PROBLEM, {"code": "payload_killed", "message": message})
+
+
+class Relay:
+    """Carry frames between fd 0, fd 1 and the supervisor's link, blocking on none of them.
+
+    A network that drops everything leaves fd 1 full for hours: the leg still has to see the supervisor end, and end
+    itself.
+    """
+
+    def __init__(self, link: socket.socket, inbox: Inbox) -> None:
+        self._link = link
+        self._inbox = inbox
+        self._up = bytearray()
+        self._down = bytearray()
+        self._out: list[bytes] = []
+        self._finished = False
+        self._linked = True
+        os.set_blocking(1, False)
+
+    def run(self) -> bool:
+        """Relay to the end; True when the supervisor's result went by."""
+        give_up = None
+        while self._linked or self._out:
+            for frame in self._inbox.frames():
+                self._down += frame.raw
+            if not self._linked and give_up is None:
+                give_up = time.monotonic() + _FLUSH_S
+            if give_up is not None and time.monotonic() > give_up:
+                break
+            for number, event in self._poll().poll(1000 if give_up else None):
+                if number == 0:
+                    self._inbox.fill()
+                elif number == 1:
+                    self._flush()
+                else:
+                    self._exchange(event)
+            if self._inbox.ended:
+                # Without a lease a controller that has gone ends the run: closing the link tells the supervisor.
+                break
+        return self._finished
+
+    def _poll(self) -> select.poll:
+        poll = select.poll()
+        poll.register(0, select.POLLIN)
+        if self._out:
+            poll.register(1, select.POLLOUT)
+        if self._linked:
+            # A full queue towards the controller stops the reading: the supervisor then slows the payload down.
+            wanted = select.POLLIN if len(self._out) < _MAX_QUEUED else 0
+            poll.register(self._link.fileno(), wanted | (select.POLLOUT if self._down else 0))
+        return poll
+
+    def _flush(self) -> None:
+        try:
+            while self._out:
+                written = os.write(1, self._out[0])
+                self._out[0] = self._out[0][written:]
+                if not self._out[0]:
+                    del self._out[0]
+        except BlockingIOError:
+            pass
+        except OSError:
+            self._out.clear()
+            self._inbox.ended = True
+
+    def _exchange(self, event: int) -> None:
+        if event & select.POLLOUT and self._down:
+            try:
+                del self._down[: self._link.send(self._down)]
+            except BlockingIOError:
+                pass
+            except OSError:
+                self._down.clear()
+        if event & ~select.POLLOUT:
+            try:
+                data = self._link.recv(_RELAY_BYTES)
+            except BlockingIOError:
+                return
+            except OSError:
+                data = b""
+            self._linked = bool(data)
+            self._up += data
+            for raw in whole_frames(self._up):
+                self._finished = self._finished or raw[20] == RESULT
+                self._out.append(raw)
+            self._flush()
+
+
+def _facts() -> dict[str, object]:
+    system = os.uname()
+    return {
+        "hostname": system.nodename,
+        "kernel": system.release,
+        "machine": system.machine,
+        "python": "%d.%d.%d" % tuple(sys.version_info[:3]),
+        "interpreter": sys.executable,
+        "user": account()[0],
+        "boot_id": read_small("/proc/sys/kernel/random/boot_id").decode("ascii", "replace").strip(),
+    }
+
+
+def _write_frame(frame: bytes) -> None:
+    """Write one frame to stdout, waiting for room; a controller that has gone is noticed by the reader."""
+    while frame:
+        try:
+            frame = frame[os.write(1, frame) :]
+        except BlockingIOError:
+            if not select.select([], [1], [], _FLUSH_S)[1]:
+                return
+        except OSError:
+            return
+
+
+def _sweep(key: str) -> int:
+    """Kill what carries the mark of a run, for as long as there is any; return how many processes that were."""
+    killed: set[int] = set()
+    for _ in range(_SWEEPS):
+        left = marked(key)
+        if not left:
+            break
+        kill_groups(left)
+        kill_quietly(left, signal.SIGKILL)
+        killed.update(left)
+        time.sleep(0.02)
+    return len(killed)
+
+
+def _reap(child: int) -> None:
+    try:
+        os.waitpid(child, 0)
+    except OSError:
+        pass
+
+
+def leg_main(stdin: object, codes: list[object], key: bytes, place: str) -> None:
+    """Take over from stage 0.
+
+    Args:
+        stdin: the buffered reader, which may already hold bytes of what follows.
+        codes: this program and the payload's runtime, compiled.
+        key: what the compiled program is signed with.
+        place: where it is to be kept; nothing when it came from there.
+    """
+    read = stdin.read  # type: ignore[attr-defined]
+    header = marshal.loads(read(int(stdin.readline())))  # type: ignore[attr-defined]
+    os.set_blocking(0, False)
+    # What the reader holds in its buffer comes first; from here on only the inbox touches fd 0.
+    already = stdin.peek()  # type: ignore[attr-defined]
+    Leg(header, bytes(already)).run(codes, key, place)
+    os._exit(0)
