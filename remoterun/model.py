@@ -69,7 +69,7 @@ class Severity(StrEnum):
 
 # --- limits -----------------------------------------------------------------------------------------------------------
 
-_DURATION = re.compile(r"(?P<number>\d+(?:\.\d+)?)(?P<unit>ms|s|m|h|d)")
+_DURATION = re.compile(r"(?P<number>\d{1,9}(?:\.\d{1,9})?)(?P<unit>ms|s|m|h|d)")
 _UNIT_S: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
@@ -211,7 +211,7 @@ class Pack:
 
     `entry` is ``module:function`` called with the context; `program` instead names a member of the pack to execute,
     which reads the parameters as JSON on stdin and writes JSON records on stdout. `requires` are modules that must be
-    importable.
+    importable, `python` is the oldest version that will do.
     """
 
     ref: PayloadRef
@@ -219,6 +219,7 @@ class Pack:
     entry: str | None = None
     program: str | None = None
     requires: tuple[str, ...] = ()
+    python: tuple[int, int] = (3, 8)
 
     @property
     def sha256(self) -> str:

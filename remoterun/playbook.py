@@ -9,8 +9,10 @@ import hashlib
 from typing import TYPE_CHECKING, Final
 
 from remoterun.errors import ConfigError, Problem, nearest
+from remoterun.inventory.files import read_bytes
 from remoterun.inventory.words import NAME, VARIABLE, show
 from remoterun.model import Json, Playbook, Severity, Step, VarRef
+from remoterun.store import remember
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
@@ -29,11 +31,15 @@ def load_playbook(path: Path) -> Playbook:
     Raises:
         ConfigError: every problem in it at once.
     """
+    data = read_bytes(path)
+    return remember("playbook", f"{path}\0".encode("utf-8", "surrogateescape") + data, lambda: _parsed(path, data))
+
+
+def _parsed(path: Path, data: bytes) -> Playbook:
     from remoterun.inventory.check import check
     from remoterun.inventory.schema import PlaybookFile
-    from remoterun.inventory.yamlfile import in_order, parse, read_bytes
+    from remoterun.inventory.yamlfile import in_order, parse
 
-    data = read_bytes(path)
     document = parse(data, str(path))
     checked = check(document, PlaybookFile)
     problems = list(checked.problems)

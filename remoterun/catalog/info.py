@@ -98,4 +98,6 @@ class PayloadInfo:
             members = collect_file(self.path, f"{self.package}.py")
         data = canonical_zip(members)
         ref = PayloadRef(name=self.name, version=self.version, sha256=hashlib.sha256(data).hexdigest())
-        return Pack(ref=ref, data=data, entry=self.entry, program=self.program, requires=self.requires)
+        return Pack(
+            ref=ref, data=data, entry=self.entry, program=self.program, requires=self.requires, python=self.python
+        )

@@ -208,7 +208,7 @@ def _duration(value: object) -> float:
         seconds = parse_duration(value)
     except ConfigError as error:
         raise _WrongError(str(error)) from error
-    if seconds is None or not math.isfinite(seconds):
+    if seconds is None:
         raise _WrongError(f"{_shown(value)} is not a finite duration: write 500ms, 30s, 20m or 2h")
     return seconds
 

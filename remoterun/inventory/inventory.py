@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from remoterun.errors import ConfigError, Problem
 from remoterun.inventory import adhoc, words
 from remoterun.inventory.endpoints import jump_chain
+from remoterun.inventory.files import read_bytes
 from remoterun.inventory.overrides import Flags, Overrides
 from remoterun.inventory.selection import Index, build_index
 from remoterun.inventory.settings import Login, Settings
 from remoterun.model import Host, Json, Target, format_duration
+from remoterun.store import remember
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-    from pathlib import Path
 
     from remoterun.inventory.adhoc import AdHoc
 
@@ -43,10 +45,17 @@ class Inventory:
         Raises:
             ConfigError: every problem in it at once.
         """
-        from remoterun.inventory.resolve import resolve
-        from remoterun.inventory.yamlfile import read
+        data = read_bytes(path)
+        # What stands in the file's place matters too: relative paths, the home folder, the name in problems.
+        place = f"{path}\0{path.absolute()}\0{Path.home()}\0".encode("utf-8", "surrogateescape")
+        return remember("inventory", place + data, lambda: cls._parse(path, data))
 
-        resolved = resolve(read(path), path.absolute().parent)
+    @classmethod
+    def _parse(cls, path: Path, data: bytes) -> Self:
+        from remoterun.inventory.resolve import resolve
+        from remoterun.inventory.yamlfile import parse
+
+        resolved = resolve(parse(data, str(path)), path.absolute().parent)
         return cls(
             path=path,
             targets=resolved.targets,

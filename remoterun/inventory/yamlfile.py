@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final, NoReturn, TypeAlias
 import yaml
 
 from remoterun.errors import ConfigError, Problem
+from remoterun.inventory.files import read_bytes
 from remoterun.inventory.words import show
 
 if TYPE_CHECKING:
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 
 _LOADER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
-MOST_BYTES: Final = 8 * 2**20
 MOST_NODES: Final = 500_000
 MOST_DEPTH: Final = 32
 _MOST_DIGITS: Final = 300
@@ -99,24 +99,6 @@ def read(path: Path) -> Document:
         ConfigError: it cannot be read, is not UTF-8, not YAML, or beyond the bounds.
     """
     return parse(read_bytes(path), str(path))
-
-
-def read_bytes(path: Path) -> bytes:
-    """Read a file of bounded size.
-
-    Raises:
-        ConfigError: it cannot be read or is too large.
-    """
-    try:
-        with path.open("rb") as stream:
-            data = stream.read(MOST_BYTES + 1)
-    except OSError as error:
-        raise ConfigError(Problem(file=str(path), message=f"cannot be read: {error.strerror or error}")) from error
-    except ValueError as error:  # a NUL in the path
-        raise ConfigError(Problem(file=show(str(path)), message=f"cannot be read: {error}")) from error
-    if len(data) > MOST_BYTES:
-        raise ConfigError(Problem(file=str(path), message=f"is larger than {MOST_BYTES} bytes"))
-    return data
 
 
 def parse(data: bytes, file: str) -> Document:

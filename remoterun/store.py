@@ -1,0 +1,110 @@
+"""What is kept for this user between runs: a secret key, and results that are costly to compute again.
+
+Everything kept is signed with the key, so that nobody who could not read it as well can have put anything there.
+Where a folder cannot be written, nothing is kept, and everything is computed anew.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import pickle
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from functools import lru_cache
+from pathlib import Path
+from typing import Final, TypeVar
+
+from remoterun.version import VERSION
+
+_T = TypeVar("_T")
+_KEY_SIZE: Final = 32
+_MOST_FILES: Final = 64
+
+
+def key_for(purpose: str) -> bytes:
+    """Derive a key for one purpose: whoever learns it can do nothing with the others."""
+    return hmac.digest(_secret()[0], purpose.encode("utf-8", "surrogateescape"), "sha256")
+
+
+def remember(kind: str, inputs: bytes, build: Callable[[], _T]) -> _T:
+    """Return what `build` returns, from an earlier run if it was built from the same inputs by the same code.
+
+    Args:
+        kind: what is built, such as "inventory".
+        inputs: everything that the result depends on.
+        build: makes the result; what it raises is passed on and never kept.
+    """
+    if not _secret()[1]:
+        return build()
+    where = hashlib.sha256(b"\0".join((kind.encode(), _code_state(), inputs))).hexdigest()
+    path = _cache_folder() / where
+    key = key_for("remember")
+    with suppress(OSError):
+        data = path.read_bytes()
+        if hmac.compare_digest(data[:_KEY_SIZE], hmac.digest(key, data[_KEY_SIZE:], "sha256")):
+            value: _T = pickle.loads(data[_KEY_SIZE:])  # noqa: S301  # signed with this user's own key
+            return value
+    value = build()
+    data = pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
+    with suppress(OSError):
+        _write_whole(path, hmac.digest(key, data, "sha256") + data)
+        _prune(path.parent)
+    return value
+
+
+def _cache_folder() -> Path:
+    import platformdirs
+
+    return platformdirs.user_cache_path("remoterun") / "remembered"
+
+
+@lru_cache(maxsize=1)
+def _code_state() -> bytes:
+    """Say which code builds the results: version, interpreter, and the state of every module of this package."""
+    parts = [VERSION, str(sys.hexversion)]
+    for folder, _, names in os.walk(Path(__file__).parent):
+        for name in sorted(names):
+            if name.endswith(".py"):
+                state = os.stat(os.path.join(folder, name))  # noqa: PTH116, PTH118  # at every start: pathlib costs ten times as much
+                parts.append(f"{name} {state.st_size} {state.st_mtime_ns}")
+    return "\n".join(parts).encode("utf-8", "surrogateescape")
+
+
+@lru_cache(maxsize=1)
+def _secret() -> tuple[bytes, bool]:
+    """Return this user's secret, made on first use, and whether it lasts."""
+    import platformdirs
+
+    path = platformdirs.user_state_path("remoterun") / "key"
+    with suppress(OSError):
+        with suppress(FileNotFoundError):
+            secret = path.read_bytes()
+            return (secret, True) if len(secret) == _KEY_SIZE else (os.urandom(_KEY_SIZE), False)
+        secret = os.urandom(_KEY_SIZE)
+        _write_whole(path, secret)
+        return secret, True
+    return os.urandom(_KEY_SIZE), False
+
+
+def _write_whole(path: Path, data: bytes) -> None:
+    """Write a private file whole or not at all; of two processes that do so at once, one wins."""
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    try:
+        with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+            file.write(data)
+        temporary.replace(path)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def _prune(folder: Path) -> None:
+    """Keep the newest files only."""
+    with os.scandir(folder) as entries:
+        files = sorted((entry.stat().st_mtime, entry.path) for entry in entries)
+    for _, path in files[:-_MOST_FILES]:
+        Path(path).unlink(missing_ok=True)
