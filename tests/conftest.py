@@ -1,0 +1,98 @@
+"""What every test gets: a home of its own, a printed seed, and the lab where this machine can carry it."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Generator, Iterator
+from pathlib import Path
+
+import hypothesis
+import pytest
+
+from tests.support.lab import Lab, missing
+from tests.support.lab.pythons import pythons
+
+NO_SKIP = os.environ.get("REMOTERUN_NO_SKIP") == "1"
+SEED = int(os.environ.get("REMOTERUN_SEED") or random.SystemRandom().randrange(2**32))
+
+hypothesis.settings.register_profile("ci", derandomize=False, deadline=None, print_blob=True)
+hypothesis.settings.load_profile("ci")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Give Hypothesis the printed seed, unless the command line names another."""
+    if config.getoption("--hypothesis-seed") is None:
+        setattr(config.option, "--hypothesis-seed", str(SEED))
+
+
+def pytest_report_header() -> list[str]:
+    """Say how to repeat this run, and what the lab has to work with."""
+    reasons = missing()
+    return [
+        f"random seed: REMOTERUN_SEED={SEED}",
+        f"lab: {'not here: ' + '; '.join(reasons) if reasons else 'ready'}",
+        f"target-side Pythons: {', '.join(pythons()) or 'none'}",
+    ]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark everything that uses the lab, so that no test can forget to."""
+    for item in items:
+        if "lab" in getattr(item, "fixturenames", ()):
+            item.add_marker("lab")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip a lab test, saying everything that is missing, where the lab can not be."""
+    if item.get_closest_marker("lab") and missing():
+        pytest.skip(f"the lab needs: {'; '.join(missing())}")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Turn a skipped lab test into a failed one where REMOTERUN_NO_SKIP=1 forbids skipping."""
+    report = yield
+    if NO_SKIP and report.skipped and item.get_closest_marker("lab") and not hasattr(report, "wasxfail"):
+        report.outcome = "failed"
+        report.longrepr = f"REMOTERUN_NO_SKIP=1, and a lab test was skipped: {report.longreprtext}"
+    return report
+
+
+@pytest.fixture(scope="session")
+def lab() -> Iterator[Lab]:
+    """Share one lab among all tests: hosts are made on first use and reused by name."""
+    with Lab() as made:
+        yield made
+
+
+@pytest.fixture
+def seed() -> int:
+    """Return the seed in this run's header."""
+    return SEED
+
+
+@pytest.fixture
+def rng(request: pytest.FixtureRequest) -> random.Random:
+    """Return a random generator that depends on the seed and the test alone."""
+    return random.Random(f"{SEED} {request.node.nodeid}")
+
+
+@pytest.fixture(autouse=True)
+def own_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Keep every test away from the real home, state, caches, ssh-agent and project of whoever runs it."""
+    home = tmp_path_factory.mktemp("home")
+    monkeypatch.setenv("HOME", str(home))
+    for name in ("CONFIG", "CACHE", "STATE", "DATA"):
+        monkeypatch.setenv(f"XDG_{name}_HOME", str(home / name.lower()))
+    runtime = home / "run"
+    runtime.mkdir(mode=0o700)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(runtime))
+    for name in [name for name in os.environ if name.startswith("REMOTERUN_")]:
+        monkeypatch.delenv(name)
+    for name in ("SSH_AUTH_SOCK", "SSH_AGENT_PID", "SSH_ASKPASS"):
+        monkeypatch.delenv(name, raising=False)
+    return home

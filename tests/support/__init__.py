@@ -1,0 +1,1 @@
+"""Helpers shared by the tests; nothing here is a test."""
