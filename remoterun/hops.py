@@ -1,0 +1,296 @@
+"""Hops: how a guest is entered, as pure argv functions, and what its entering says when it fails.
+
+A hop wraps an argv in another argv; nothing here quotes, runs or reads anything. `enter_argv` composes the whole way
+into a target: become, then the hop, then the guest's user, then stage 0. `diagnose` reads what came back when stage 0
+never answered.
+"""
+
+from __future__ import annotations
+
+import re
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from remoterun.errors import TargetError
+from remoterun.records import dataclass
+from remoterun.remote.stage0 import FOUND, MARK, STAGE0
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from remoterun.model import HopKind, Target
+
+Argv: TypeAlias = tuple[str, ...]
+
+# Patterns are kept as text: compiling them all would take longer than planning a run that needs none of them.
+
+# --- the way in -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hop:
+    """Describe one way of entering a guest: the program, the ids it takes, and how it wraps an argv."""
+
+    program: str
+    guest: str
+    wrap: Callable[[str, Argv], Argv]
+
+
+def _pct(guest: str, argv: Argv) -> Argv:
+    return ("/usr/sbin/pct", "exec", guest, "--", *argv)
+
+
+def _lxc(guest: str, argv: Argv) -> Argv:
+    # --clear-env: what the SSH session exports means nothing inside; stage 0 and the supervisor build the environment.
+    return ("lxc-attach", "-n", guest, "--clear-env", "--", *argv)
+
+
+# Absolute, so that a login without /usr/sbin on its PATH is told that it is not root, not that there is no pct.
+# VMIDs run from 100 to 999999999 without a leading zero (pve-common's `pve-vmid`).
+HOPS: Final[Mapping[HopKind, Hop]] = MappingProxyType(
+    {
+        "pct": Hop(program="/usr/sbin/pct", guest=r"[1-9][0-9]{2,8}", wrap=_pct),
+        "lxc": Hop(program="lxc-attach", guest=r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}", wrap=_lxc),
+    }
+)
+
+_USER: Final = r"[A-Za-z_][A-Za-z0-9_.-]{0,31}"
+
+# setpriv takes no "primary group of that user", so a shell asks for it. The words stay words: they are $0 and $1.
+_AS_USER: Final = 'exec setpriv --reuid "$0" --regid "$(id -g "$0")" --init-groups /bin/sh -c "$1"'
+
+
+def enter_argv(target: Target) -> Argv:
+    """Compose the constant argv that starts stage 0 on a target.
+
+    Raises:
+        ValueError: when the guest's id or the user is not of the form that may stand on a command line.
+    """
+    argv: Argv = ("/bin/sh", "-c", STAGE0)
+    if target.hop != "none":
+        hop = HOPS[target.hop]
+        if target.user not in (None, "root"):
+            argv = ("/bin/sh", "-c", _AS_USER, _vetted(_USER, target.user, "a user name"), STAGE0)
+        argv = hop.wrap(_vetted(hop.guest, target.guest, f"an id for {hop.program}"), argv)
+    return ("sudo", "-n", *argv) if target.host.become == "sudo" else argv
+
+
+def state_argv(target: Target) -> Argv | None:
+    """Compose the argv that prints a guest's state (`RUNNING`, `FROZEN`, ...) on its host; None without a guest.
+
+    A container of Proxmox is an LXC container by the name of its id; lxc-info asks its monitor, which answers for a
+    frozen guest too.
+    """
+    if target.hop == "none":
+        return None
+    guest = _vetted(HOPS[target.hop].guest, target.guest, f"an id for {HOPS[target.hop].program}")
+    argv = ("lxc-info", "-n", guest, "-s", "-H")
+    return ("sudo", "-n", *argv) if target.host.become == "sudo" else argv
+
+
+def _vetted(pattern: str, word: str | None, what: str) -> str:
+    if word is None or not re.fullmatch(pattern, word):
+        raise ValueError(f"{word!r} is not {what}")
+    return word
+
+
+# --- what the way in says when it fails -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Rule:
+    """Map a text on stderr to an error code.
+
+    `message` is formatted with the pattern's groups, `host`, `guest`, `user` and the whole `line`.
+    """
+
+    pattern: str
+    code: str
+    message: str
+    hint: str | None = None
+
+
+def _rule(pattern: str, code: str, message: str, hint: str | None = None) -> _Rule:
+    return _Rule(pattern=pattern, code=code, message=message, hint=hint)
+
+
+def _missing(program: str) -> str:
+    """Match how bash, dash, zsh, fish, tcsh, busybox ash and sudo say that there is no such program."""
+    name = rf"(?:\S*/)?{re.escape(program.rpartition('/')[2])}"
+    said = "(?:command not found|not found|no such file or directory|unknown command)"
+    return rf"(?:^|[\s:'\"]){name}'?: {said}|{said}[:.]? '?{name}(?:'|\s|$)"
+
+
+# Texts of pve-container 4 to 6, LXC 4 to 7, sudo 1.8 and 1.9, util-linux and BusyBox setpriv; each stands in the tests.
+_SUDO: Final = (
+    _rule(
+        _missing("sudo"),
+        "sudo_refused",
+        "there is no sudo on {host}",
+        "Install sudo there, or log in as root without `become`.",
+    ),
+    _rule(
+        r"password is required|terminal is required|no askpass|must have a tty",
+        "sudo_refused",
+        "sudo on {host} wants a password",
+    ),
+    _rule(
+        r"not allowed to|not in the sudoers|may not run sudo|no valid sudoers",
+        "sudo_refused",
+        "sudo on {host} refuses the command: {line}",
+    ),
+)
+_GUEST: Final = (
+    _rule(r'failed to exec "(?P<name>[^"]+)"', "shell_missing", "{guest} on {host} cannot execute {name}"),
+    _rule(
+        r"failed to get (?:init pid|attach context)",
+        "guest_stopped",
+        "{guest} on {host} is not running, or there is no such guest",
+    ),
+    _rule(
+        r"no such user|unknown user|failed to parse reuid",
+        "user_unknown",
+        "{guest} on {host} has no user {user}",
+    ),
+    _rule(
+        _missing("setpriv") + r"|unrecognized option:? '?(?:--)?reuid",
+        "user_unknown",
+        "{guest} on {host} has no setpriv that can change to the user {user}",
+        "Install util-linux in the guest, or leave `user` out to run as root there.",
+    ),
+    _rule(r"^setpriv: .*", "user_unknown", "the user {user} cannot be taken on in {guest} on {host}: {line}"),
+)
+_RULES: Final[Mapping[HopKind, tuple[_Rule, ...]]] = MappingProxyType(
+    {
+        "pct": (
+            _rule(_missing("pct"), "pct_missing", "there is no pct on {host}"),
+            _rule(
+                r"please run as root|unable to load access control list|ipcc_send_rec.*unknown error -1"
+                r"|pct: permission denied|permission denied: \S*pct",
+                "not_permitted",
+                "this login may not use pct on {host}",
+            ),
+            _rule(
+                r"configuration file 'nodes/(?P<node>[^/']+)/lxc/\d+\.conf' does not exist",
+                "guest_not_found",
+                "the node {node} ({host}) has no container {guest}",
+            ),
+            _rule(
+                r"parameter verification failed",
+                "guest_not_found",
+                "pct on {host} does not take {guest} for a container's id",
+            ),
+            _rule(r"container '?\w+'? not running", "guest_stopped", "container {guest} on {host} is not running"),
+            *_GUEST,
+            _rule(
+                r"ipcc_send_rec.*connection refused",
+                "enter_failed",
+                "pct on {host} cannot reach the cluster file system",
+                "Check that pve-cluster runs on the host (`systemctl status pve-cluster`).",
+            ),
+        ),
+        "lxc": (
+            _rule(_missing("lxc-attach"), "lxc_missing", "there is no lxc-attach on {host}"),
+            *_GUEST,
+            _rule(
+                r"you lack access to|lxc-attach: .*(?:permission denied|operation not permitted)",
+                "not_permitted",
+                "this login may not use lxc-attach on {host}",
+                "Log in as root, or set `become: sudo` and allow lxc-attach in sudoers without a password.",
+            ),
+        ),
+        "none": (
+            _rule(_missing("/bin/sh"), "shell_missing", "there is no /bin/sh on {host}"),
+            _rule(r": restricted", "enter_failed", "the login shell on {host} is a restricted one: {line}"),
+        ),
+    }
+)
+
+
+def diagnose(target: Target, *, exit_status: int | None, signal: str | None, stderr: str, noise: str) -> TargetError:
+    """Say why stage 0 never answered.
+
+    Args:
+        target: where it was tried.
+        exit_status: of the remote command, None when it has none.
+        signal: its name without SIG when one ended the command.
+        stderr: what the command wrote there.
+        noise: what came on stdout; stage 0's own lines stand there.
+    """
+    said = "\n".join(_lines(stderr))
+    ended = _ending(exit_status, signal, "\n".join(part for part in (said, *_lines(noise)) if part))
+    told = _from_marks(target, noise)
+    if told is None and FOUND in noise:
+        told = TargetError("interpreter_broken", f"{target.id}: {target.interpreter} {ended}")
+    told = told or _from_rules(target, said)
+    return told or TargetError("enter_failed", f"{target.id}: the command that enters the target {ended}")
+
+
+def _from_marks(target: Target, noise: str) -> TargetError | None:
+    old = re.search(rf"{MARK} python-too-old (\S+) (.*)", noise)
+    if old:
+        return TargetError(
+            "python_too_old", f"{target.id}: {_cut(old[2])} is Python {_cut(old[1])}; remoterun needs 3.8 or later"
+        )
+    missing = re.search(rf"{MARK} no-interpreter (.*)", noise)
+    if not missing:
+        return None
+    found = [_cut(path).removesuffix("/bin/python") for path in re.findall(rf"{MARK} found (.*)", noise)[:20]]
+    seen = f"; found there: {', '.join(found)}" if found else "; none was found in the usual places either"
+    hint = f"Set `venv: {found[0]}` for this target." if len(found) == 1 else None
+    if target.venv is not None:
+        return TargetError("venv_missing", f"{target.id}: no virtual environment at {target.venv}{seen}", hint=hint)
+    seen = f"; virtual environments found there: {', '.join(found)}" if found else ""
+    return TargetError("interpreter_missing", f"{target.id}: no Python at {_cut(missing[1])}{seen}", hint=hint)
+
+
+def _from_rules(target: Target, said: str) -> TargetError | None:
+    for rule in (*(_SUDO if target.host.become else ()), *_RULES[target.hop]):
+        match = re.search(rule.pattern, said, re.IGNORECASE | re.MULTILINE)
+        if match:
+            start = said.rfind("\n", 0, match.start()) + 1
+            line = said[start:].partition("\n")[0]
+            words = {key: _cut(value or "") for key, value in match.groupdict().items()}
+            text = rule.message.format(
+                host=target.host.key, guest=target.guest, user=target.user, line=_cut(line), **words
+            )
+            return TargetError(rule.code, f"{target.id}: {text}", hint=rule.hint)
+    return None
+
+
+def _ending(exit_status: int | None, signal: str | None, said: str) -> str:
+    told = f": {_last(said)}" if said else " and said nothing"
+    if signal is not None:
+        return f"was ended by signal {_cut(signal)}{told}"
+    if exit_status is None:
+        return f"ended without a status{told}"
+    return f"ended with status {exit_status}{told}"
+
+
+# --- text from a target -----------------------------------------------------------------------------------------------
+
+_ESCAPES: Final = r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|.)"
+_CONTROLS: Final = r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]"
+
+# Perl's and bash's complaints about a locale that the client sent; and fish's echo of the whole command line.
+_CHATTER: Final = (
+    r"^(?:perl: warning: |\s+(?:LANGUAGE|L(?:ANG|C_\w+)) = |\s+are supported and installed on your system)"
+    rf"|setlocale: |{MARK}|^fish:\s*$|^\^~*\^?$"
+)
+
+
+def _lines(text: str) -> Iterator[str]:
+    """Yield the lines of a target's text that say something, without control characters, at most the last 16 KiB."""
+    for line in re.sub(_ESCAPES, "", text[-16384:]).replace("\r", "\n").split("\n"):
+        clean = re.sub(_CONTROLS, "", line).rstrip()
+        if clean and not re.search(_CHATTER, clean):
+            yield clean
+
+
+def _cut(text: str, limit: int = 200) -> str:
+    clean = re.sub(_CONTROLS, "", text.replace("\t", " ").replace("\n", " ")).strip()
+    return clean if len(clean) <= limit else clean[: limit - 3] + "..."
+
+
+def _last(text: str) -> str:
+    return " | ".join(_cut(line) for line in text.split("\n")[-3:])

@@ -1,0 +1,6 @@
+"""Sessions to targets, by SSH and local: connections shared and bounded. Only here is asyncssh imported, and lazily."""
+
+from remoterun.transports.pool import Pool
+from remoterun.transports.session import ConnectionLost, Exit, OnPhase, Session, SessionEnded
+
+__all__ = ["ConnectionLost", "Exit", "OnPhase", "Pool", "Session", "SessionEnded"]

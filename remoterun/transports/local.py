@@ -1,0 +1,164 @@
+"""The session without SSH: a program on this machine, started directly and in a session of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import subprocess
+from collections.abc import Callable, Sequence
+from typing import Final, cast
+
+from remoterun.transports.session import Duplex, Exit
+
+_CLOSE_S: Final = 0.5
+
+
+async def spawn(
+    protocol: Callable[[], asyncio.SubprocessProtocol],
+    argv: Sequence[str],
+    *,
+    stdin: int = subprocess.PIPE,
+    stdout: int = subprocess.PIPE,
+) -> asyncio.SubprocessTransport:
+    """Start a program in a session of its own; when cancelled meanwhile, kill it.
+
+    A cancelled `subprocess_exec` can wait for ever for pipes that it has not connected yet (CPython 3.11): it is seen
+    through, which takes no longer than fork and exec.
+    """
+    loop = asyncio.get_running_loop()
+    starting = asyncio.ensure_future(
+        loop.subprocess_exec(protocol, *argv, stdin=stdin, stdout=stdout, start_new_session=True)
+    )
+    try:
+        process, _ = await asyncio.shield(starting)
+    except asyncio.CancelledError:
+        starting.add_done_callback(_kill_late)
+        await asyncio.wait({starting})
+        raise
+    return process
+
+
+def _kill_late(starting: asyncio.Future[tuple[asyncio.SubprocessTransport, asyncio.SubprocessProtocol]]) -> None:
+    if not starting.cancelled() and starting.exception() is None:
+        kill(starting.result()[0], signal.SIGKILL)
+
+
+def kill(process: asyncio.SubprocessTransport, number: signal.Signals) -> None:
+    """Send a signal to everything in a program's process group, if it still runs, and close its pipes."""
+    if process.get_returncode() is None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.get_pid(), number)
+    process.close()
+
+
+class LocalSession(Duplex):
+    """Carry bytes to and from a program on this machine."""
+
+    def __init__(self, entered: Callable[[], None]) -> None:
+        super().__init__()
+        self.entered = entered
+        self.process_ended = asyncio.Event()
+        self._process: asyncio.SubprocessTransport | None = None
+
+    @classmethod
+    async def start(cls, argv: Sequence[str], *, entered: Callable[[], None]) -> LocalSession:
+        """Start a program; one that cannot be started looks like a shell's: status 127 or 126 and a word on stderr."""
+        session = cls(entered)
+        try:
+            session._process = await spawn(lambda: _Protocol(session), argv)
+        except OSError as error:
+            missing = isinstance(error, FileNotFoundError)
+            session.feed_error(os.fsencode(f"{argv[0]}: {'not found' if missing else error.strerror}\n"))
+            session.ended(Exit(status=127 if missing else 126))
+            session.gone("")
+        return session
+
+    async def close(self) -> None:
+        """Close the pipes, give the program half a second to notice, then kill its process group."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        try:
+            self.gone("the session was closed")
+            for fd in (0, 1):
+                _pipe(process, fd).close()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self.process_ended.wait(), _CLOSE_S)
+        finally:
+            kill(process, signal.SIGKILL)
+
+
+class _Protocol(asyncio.SubprocessProtocol):
+    """Hand a subprocess's events to its session."""
+
+    def __init__(self, session: LocalSession) -> None:
+        self._session = session
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._process = cast("asyncio.SubprocessTransport", transport)
+        self._session.connected(_Pipes(self._process))
+
+    def pipe_data_received(self, fd: int, data: bytes) -> None:
+        (self._session.feed if fd == 1 else self._session.feed_error)(data)
+
+    def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
+        if fd == 0:
+            self._session.input_ended()
+        elif fd == 1:
+            self._session.feed_eof()
+
+    def process_exited(self) -> None:
+        self._session.process_ended.set()
+        status = self._process.get_returncode()
+        if status is None or status >= 0:
+            self._session.ended(Exit(status=status, lost=status is None))
+        else:
+            self._session.ended(Exit(signal=_signal_name(-status)))
+
+    def pause_writing(self) -> None:
+        self._session.hold()
+
+    def resume_writing(self) -> None:
+        self._session.release()
+
+
+class _Pipes:
+    """Be the wire of a subprocess."""
+
+    def __init__(self, process: asyncio.SubprocessTransport) -> None:
+        self._process = process
+
+    def write(self, data: bytes, /) -> None:
+        _stdin(self._process).write(data)
+
+    def write_eof(self) -> None:
+        _stdin(self._process).close()
+
+    def pause_reading(self) -> None:
+        _stdout(self._process).pause_reading()
+
+    def resume_reading(self) -> None:
+        _stdout(self._process).resume_reading()
+
+
+def _pipe(process: asyncio.SubprocessTransport, fd: int) -> asyncio.BaseTransport:
+    pipe = process.get_pipe_transport(fd)
+    assert pipe is not None  # noqa: S101 - asyncio connects all three before it hands the process out
+    return pipe
+
+
+def _stdin(process: asyncio.SubprocessTransport) -> asyncio.WriteTransport:
+    return cast("asyncio.WriteTransport", _pipe(process, 0))
+
+
+def _stdout(process: asyncio.SubprocessTransport) -> asyncio.ReadTransport:
+    return cast("asyncio.ReadTransport", _pipe(process, 1))
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name.removeprefix("SIG")
+    except ValueError:
+        return str(number)

@@ -1,0 +1,372 @@
+"""SSH by asyncssh: logging in at one host, and one session on a connection. Its traps are closed here, in one place.
+
+What asyncssh does by itself and must not: wait for ever (every login runs under the caller's limit, keepalive is on),
+ask on a terminal, decode bytes, trust `UserKnownHostsFile none` or an address instead of a name, send the environment,
+read a jump host from ssh_config and connect to it without our host key policy, take a dead connection for an end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import random
+import re
+import shlex
+import socket
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+import asyncssh
+from asyncssh.constants import OPEN_ADMINISTRATIVELY_PROHIBITED, OPEN_REQUEST_SESSION_FAILED
+
+from remoterun.errors import TargetError
+from remoterun.transports.dial import ProxyCommand, dial, lookup
+from remoterun.transports.hostkeys import Judge
+from remoterun.transports.session import ConnectionLost, Duplex, Exit
+
+if TYPE_CHECKING:
+    from remoterun.transports.link import Stage
+    from remoterun.transports.route import Route
+
+_KEEPALIVE_COUNT: Final = 3
+# The receive window bounds what a session that nobody reads can pile up here.
+_WINDOW_BYTES: Final = 512 * 1024
+_CLOSE_S: Final = 0.5
+# A server at its MaxStartups drops at random; 0.2 s doubling to 3.2 s is patience for about six seconds.
+_DROPS: Final = 6
+_BACKOFF_S: Final = 0.2
+
+
+_Opening: TypeAlias = "asyncio.Future[tuple[asyncssh.SSHClientChannel[bytes], asyncssh.SSHClientSession[bytes]]]"
+
+
+class SessionRefused(Exception):  # noqa: N818 - the pool tries elsewhere; only if it cannot is this an error
+    """Say that the server opened no session; certainly nothing was started."""
+
+
+class Connection:
+    """Hold one authenticated connection and what it stands on."""
+
+    def __init__(self, ssh: asyncssh.SSHClientConnection, proxy: ProxyCommand | None) -> None:
+        self.ssh = ssh
+        self._proxy = proxy
+        self._abandoned: set[_Opening] = set()
+
+    @property
+    def closed(self) -> bool:
+        """Tell whether the connection is gone."""
+        return self.ssh.is_closed()
+
+    def abandon(self, opening: _Opening) -> None:
+        """Close a channel as soon as it is open."""
+
+        def close(done: _Opening) -> None:
+            self._abandoned.discard(done)
+            if not done.cancelled() and done.exception() is None:
+                done.result()[0].abort()
+
+        self._abandoned.add(opening)
+        opening.add_done_callback(close)
+
+    async def close(self) -> None:
+        """Disconnect, within half a second."""
+        if not self.closed:
+            self.ssh.close()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self.ssh.wait_closed(), _CLOSE_S)
+        if self._proxy is not None:
+            await self._proxy.close()
+
+
+# --- logging in -------------------------------------------------------------------------------------------------------
+
+
+class _Dropped(Exception):  # noqa: N818 - retried
+    """Say that the server hung up before it had said who it is: what MaxStartups looks like."""
+
+
+class _Client(asyncssh.SSHClient):
+    """Follow one login, and put its host key before the judge."""
+
+    def __init__(self, judge: Judge, stage: Stage, where: str) -> None:
+        self._judge, self._stage, self._where = judge, stage, where
+        self._connection: asyncssh.SSHClientConnection | None = None
+        self.authenticating = False
+
+    @property
+    def greeted(self) -> bool:
+        """Tell whether the server has sent its SSH banner."""
+        return self._connection is not None and self._connection.get_extra_info("server_version") is not None
+
+    def connection_made(self, conn: asyncssh.SSHClientConnection) -> None:
+        self._connection = conn
+        self._stage.text = f"waiting for the SSH banner or key exchange of {self._where}"
+
+    def validate_host_public_key(self, host: str, addr: str, port: int, key: asyncssh.SSHKey) -> bool:
+        return self._judge.offer(key)
+
+    def validate_host_ca_key(self, host: str, addr: str, port: int, key: asyncssh.SSHKey) -> bool:
+        return self._judge.offer_authority()
+
+    def begin_auth(self, username: str) -> None:
+        self.authenticating = True
+        self._stage.text = f"waiting for {self._where} to let {username} in"
+
+
+async def login(
+    route: Route, known: asyncssh.SSHKnownHosts, via: Connection | None, stage: Stage, *, keepalive_s: float
+) -> Connection:
+    """Log in at one host, through a connection to its jump host if it has one. Has no limit of its own.
+
+    Raises:
+        TargetError: with a code of the group connect.
+    """
+    judge = Judge(route.host, known)
+    drops = 0
+    while True:
+        try:
+            connection = await _attempt(route, judge, via, stage)
+        except _Dropped as error:
+            drops += 1
+            if drops >= _DROPS:
+                raise TargetError(
+                    "connect_failed",
+                    f"{route.where} hung up {drops} times before its SSH banner: {error}",
+                    hint="Its MaxStartups may be full, or a firewall or fail2ban refuses this machine.",
+                ) from error
+            stage.text = f"waiting to try {route.where} again, which hung up before its SSH banner"
+            await asyncio.sleep(_BACKOFF_S * 2 ** (drops - 1) * random.uniform(0.5, 1.0))  # noqa: S311 - jitter
+        else:
+            connection.ssh.set_keepalive(keepalive_s, _KEEPALIVE_COUNT)
+            return connection
+
+
+async def _attempt(route: Route, judge: Judge, via: Connection | None, stage: Stage) -> Connection:
+    """Try once, or as often as it takes to see every key that the host has."""
+    while True:
+        client = _Client(judge, stage, route.where)
+        try:
+            return await _connect(route, judge, via, client, stage)
+        except asyncssh.HostKeyNotVerifiable as error:
+            if not judge.may_ask_again():
+                raise judge.verdict(str(error)) from error
+        except (OSError, asyncssh.Error, ValueError) as error:
+            # Without a host key algorithm in common, sshd hangs up during the key exchange.
+            if not _hung_up(error) or client.authenticating:
+                raise _explain(error, route, client, stage) from error
+            if not client.greeted:
+                raise _Dropped(str(error) or type(error).__name__) from error
+            if judge.offered:
+                raise judge.verdict(str(error)) from error
+            if not judge.may_ask_again():
+                raise _explain(error, route, client, stage) from error
+
+
+def _hung_up(error: Exception) -> bool:
+    return isinstance(error, asyncssh.ConnectionLost | ConnectionResetError | BrokenPipeError)
+
+
+async def _connect(route: Route, judge: Judge, via: Connection | None, client: _Client, stage: Stage) -> Connection:
+    proxy: ProxyCommand | None = None
+    sock: socket.socket | None = None
+    try:
+        if via is not None:
+            stage.text = f"connecting to {route.where} by way of its jump host"
+        elif route.proxy_command is not None:
+            stage.text = "starting the ProxyCommand"
+            proxy, sock = await ProxyCommand.start(route.proxy_command)
+        else:
+            stage.text = f"resolving {route.address}"
+            addresses = await lookup(route.address, route.port, family=route.family)
+            stage.text = f"connecting to {route.where}"
+            sock = await dial(addresses, bind=route.bind)
+        tunnel = via.ssh if via is not None else None
+        ssh = await asyncssh.connect(tunnel=tunnel, sock=sock, client_factory=lambda: client, **_options(route, judge))
+    except BaseException as error:
+        if sock is not None:
+            sock.close()
+        said = await proxy.close() if proxy is not None else ""
+        if said and isinstance(error, Exception) and _hung_up(error):
+            raise TargetError("connect_failed", f"its ProxyCommand ended and said: {said}") from error
+        raise
+    return Connection(ssh, proxy)
+
+
+def _options(route: Route, judge: Judge) -> dict[str, object]:
+    """Say to asyncssh what it would else take from ssh_config or its own defaults, and must not."""
+    host = route.host
+    options: dict[str, object] = {
+        "host": host.address,
+        "port": host.port or (),
+        "username": host.user or (),
+        "config": list(route.config),
+        "proxy_command": None,
+        "known_hosts": judge.known_hosts,
+        "server_host_key_algs": judge.algorithms,
+        "client_keys": () if route.identity_files is None else list(route.identity_files),
+        "client_certs": list(route.certificate_files),
+        "encryption_algs": route.ciphers,
+        "ignore_encrypted": True,
+        "host_based_auth": False,
+        "password_auth": False,
+        "kbdint_auth": False,
+        "x509_trusted_certs": None,
+        "x509_trusted_cert_paths": [],
+        "agent_forwarding": False,
+        "x11_forwarding": False,
+        "request_pty": False,
+        "command": None,
+        "env": None,
+        "send_env": None,
+        "connect_timeout": None,
+        "login_timeout": 0,
+        "utf8_decode_errors": "replace",
+        "encoding": None,
+    }
+    if host.identity_files:
+        # Of an agent's keys only these: a server counts every key it refuses, and hangs up at its MaxAuthTries.
+        public = [f"{path}.pub" for path in route.identity_files or () if Path(f"{path}.pub").exists()]
+        options |= {"agent_identities": public} if public else {"agent_path": None}
+    return options
+
+
+def _explain(error: Exception, route: Route, client: _Client, stage: Stage) -> TargetError:
+    """Name what asyncssh or the system says in the words of the project."""
+    text = str(error)[:500] or type(error).__name__
+    if isinstance(error, TargetError):
+        return error
+    if isinstance(error, socket.gaierror):
+        return TargetError("dns_failed", f"the address {route.address} could not be resolved: {error.strerror}")
+    if isinstance(error, asyncssh.PermissionDenied) or (client.authenticating and "authentication failures" in text):
+        return TargetError("auth_failed", f"{route.user} was not let in at {route.where}; {_tried(route)}")
+    if isinstance(error, asyncssh.ChannelOpenError):
+        return _explain_tunnel(error, route)
+    if isinstance(error, ConnectionRefusedError):
+        return TargetError("connect_refused", f"{route.where} refused the connection")
+    return TargetError("connect_failed", f"the connection failed while {stage.text}: {text}")
+
+
+def _explain_tunnel(error: asyncssh.ChannelOpenError, route: Route) -> TargetError:
+    """Tell what the jump host answered when asked for a connection onwards (OpenSSH passes the system's words on)."""
+    text = str(error)[:500]
+    if error.code == OPEN_ADMINISTRATIVELY_PROHIBITED:
+        return TargetError(
+            "connect_failed",
+            f"its jump host does not pass connections on to {route.where}: {text}",
+            hint="Check AllowTcpForwarding and PermitOpen in the jump host's sshd_config.",
+        )
+    code = "connect_failed"
+    if re.search("refused", text, re.IGNORECASE):
+        code = "connect_refused"
+    elif re.search("not known|resolve|resolution", text, re.IGNORECASE):
+        code = "dns_failed"
+    return TargetError(code, f"its jump host could not connect to {route.where}: {text}")
+
+
+def _tried(route: Route) -> str:
+    """Say which keys were there to offer."""
+    usual = sorted(str(path.with_suffix("")) for path in Path("~/.ssh").expanduser().glob("id_*.pub"))
+    files = usual if route.identity_files is None else route.identity_files
+    words = ["the agent's keys"] if os.environ.get("SSH_AUTH_SOCK") and not route.host.identity_files else []
+    for path in files:
+        try:
+            asyncssh.read_private_key(path)
+        except (OSError, ValueError) as error:
+            why = "encrypted, and not tried: load it with ssh-add" if "ass" in str(error) else "not usable"
+            words.append(f"{path} ({why})")
+        else:
+            words.append(path)
+    return f"tried: {', '.join(words)}" if words else "there was no key to offer: no agent, and no file"
+
+
+# --- sessions ---------------------------------------------------------------------------------------------------------
+
+
+class SshSession(Duplex):
+    """Carry bytes to and from a program at the other end of a connection."""
+
+    def __init__(self, entered: Callable[[], None]) -> None:
+        super().__init__()
+        self.entered = entered
+        self.channel: asyncssh.SSHClientChannel[bytes] | None = None
+
+    async def close(self) -> None:
+        """Close the channel: what was written still goes out if the far side takes it within half a second."""
+        channel, self.channel = self.channel, None
+        if channel is None:
+            return
+        self.gone("the session was closed")
+        channel.close()
+        try:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(channel.wait_closed(), _CLOSE_S)
+        finally:
+            channel.abort()
+
+
+class _Callbacks(asyncssh.SSHClientSession[bytes]):
+    """Hand a channel's events to its session."""
+
+    def __init__(self, session: SshSession) -> None:
+        self._session = session
+
+    def connection_made(self, chan: asyncssh.SSHClientChannel[bytes]) -> None:
+        self._session.channel = chan
+        self._session.connected(chan)
+
+    def data_received(self, data: bytes, datatype: int | None) -> None:
+        (self._session.feed if datatype is None else self._session.feed_error)(data)
+
+    def eof_received(self) -> bool:
+        self._session.feed_eof()
+        return True  # stdin stays open: asyncssh would end it too
+
+    def exit_status_received(self, status: int) -> None:
+        self._session.ended(Exit(status=status))
+
+    def exit_signal_received(self, signal: str, core_dumped: bool, msg: str, lang: str) -> None:  # noqa: FBT001
+        self._session.ended(Exit(signal=signal))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        said = str(exc or "") or "the SSH channel closed without saying how the program ended"
+        self._session.gone(said, died=exc is not None)
+
+    def pause_writing(self) -> None:
+        self._session.hold()
+
+    def resume_writing(self) -> None:
+        self._session.release()
+
+
+async def open_session(connection: Connection, argv: Sequence[str], entered: Callable[[], None]) -> SshSession:
+    """Start a program on a connection. Cancelling leaves no channel behind.
+
+    Raises:
+        SessionRefused: the server opens no further session, or is gone; certainly nothing was started.
+        ConnectionLost: the connection died.
+        TargetError: the server opens sessions but runs no commands in them.
+    """
+    session = SshSession(entered)
+    # The one place where a command line is quoted. A cancelled opening must still be seen through, or the channel would
+    # stay open at the server: asyncssh forgets a cancelled one.
+    opening = asyncio.ensure_future(
+        connection.ssh.create_session(
+            lambda: _Callbacks(session), shlex.join(argv), encoding=None, window=_WINDOW_BYTES, request_pty=False
+        )
+    )
+    try:
+        await asyncio.shield(opening)
+    except asyncio.CancelledError:
+        connection.abandon(opening)
+        raise
+    except asyncssh.ChannelOpenError as error:
+        if error.code != OPEN_REQUEST_SESSION_FAILED:  # the answer to the opening, so the program was not asked for yet
+            raise SessionRefused(str(error)) from error
+        if not connection.closed:
+            raise TargetError("session_refused", "the SSH server runs no commands for this login") from error
+        raise ConnectionLost("the SSH connection was closed") from error
+    except (OSError, asyncssh.Error) as error:
+        raise ConnectionLost(str(error) or type(error).__name__) from error
+    return session
