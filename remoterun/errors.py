@@ -12,9 +12,10 @@ A target's trouble is a value: the runner turns a `TargetError` into the `error`
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
+
+from remoterun.records import dataclass
 
 # Comparing costs the square of the length, and nobody mistypes a word of this size.
 _LONGEST_GUESSED: Final = 80

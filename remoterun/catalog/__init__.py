@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from itertools import groupby
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -14,6 +14,7 @@ from remoterun.catalog.params import PARAM_TYPES, Param, ParamType
 from remoterun.catalog.scaffold import Kind, scaffold
 from remoterun.catalog.versions import parse_reference
 from remoterun.errors import ConfigError, Problem, nearest
+from remoterun.records import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import importlib.util
-from dataclasses import dataclass, field
+import os
+import sys
+from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from remoterun.catalog.manifest import MANIFEST, read_file, read_folder
 from remoterun.errors import Problem
+from remoterun.records import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -66,6 +69,8 @@ def search_project(project: Path, found: Found) -> None:
 
 def search_installed(found: Found) -> None:
     """Find the payloads that installed distributions offer as entry points, without importing them."""
+    if not _anything_offered():
+        return
     from importlib.metadata import entry_points  # 30 ms that only a search needs
 
     for name, value in sorted({(point.name, point.value) for point in entry_points(group=GROUP)}):
@@ -81,6 +86,24 @@ def search_installed(found: Found) -> None:
             message = f"is {payload.name!r}, but the entry point that leads here is called {name!r}"
             found.problems.append(Problem(message=message, file=str(folder / MANIFEST), path="name"))
         found.add(payload)
+
+
+def _anything_offered() -> bool:
+    """Tell whether any distribution may offer payloads: looking is a tenth of what importlib.metadata costs."""
+    for place in sys.path:
+        try:
+            names = os.listdir(place or ".")  # noqa: PTH208  # at every start
+        except NotADirectoryError:
+            # A zip: only importlib.metadata can look into it.
+            return True
+        except OSError:
+            continue
+        for name in names:
+            if name.endswith((".dist-info", ".egg-info")):
+                file = Path(place, name, "entry_points.txt")
+                if file.exists() and GROUP.encode() in file.read_bytes():
+                    return True
+    return False
 
 
 def _package_folders(module: str) -> Iterator[Path]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import keyword
 import re
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import takewhile
 from pathlib import Path, PurePosixPath
 from types import MappingProxyType
@@ -18,6 +18,7 @@ from remoterun.catalog.tables import Table, parse_toml
 from remoterun.catalog.versions import parse_version
 from remoterun.errors import ConfigError, Problem, nearest
 from remoterun.model import LIMIT_NAMES, Json, parse_duration
+from remoterun.records import dataclass
 
 MANIFEST: Final = "payload.toml"
 

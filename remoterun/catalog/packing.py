@@ -7,11 +7,12 @@ import io
 import os
 import stat
 import zipfile
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from remoterun.errors import ConfigError, Problem
+from remoterun.records import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

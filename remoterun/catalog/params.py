@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import math
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fractions import Fraction
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias, get_args
 
 from remoterun.errors import ConfigError, Problem, nearest
 from remoterun.model import Json, parse_duration
+from remoterun.records import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 import tomllib
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from remoterun.errors import Problem, nearest
+from remoterun.records import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import TypeAlias
 
 from remoterun.errors import ConfigError
+from remoterun.records import dataclass
 
 Version: TypeAlias = tuple[int, int, int]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from remoterun.inventory import words
@@ -12,6 +12,7 @@ from remoterun.inventory.overrides import inner_user
 from remoterun.inventory.selection import is_glob
 from remoterun.inventory.settings import GuestHop, Login, Settings, check_guest
 from remoterun.model import Host, Target
+from remoterun.records import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import re
 import types
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Final, Generic, TypeVar, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
 from remoterun.errors import Problem, nearest
 from remoterun.inventory.words import show
+from remoterun.records import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
@@ -14,6 +14,7 @@ from remoterun.inventory.overrides import Flags, Overrides
 from remoterun.inventory.selection import Index, build_index
 from remoterun.inventory.settings import Login, Settings
 from remoterun.model import Host, Json, Target, format_duration
+from remoterun.records import dataclass
 from remoterun.store import remember
 
 if TYPE_CHECKING:

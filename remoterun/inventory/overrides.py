@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -10,6 +10,7 @@ from remoterun.errors import ConfigError, Problem
 from remoterun.inventory import words
 from remoterun.inventory.endpoints import split_jump
 from remoterun.inventory.settings import Login, Settings, check_guest
+from remoterun.records import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

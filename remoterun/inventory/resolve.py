@@ -6,7 +6,7 @@ Imports pydantic and PyYAML: load this module lazily.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 
@@ -20,6 +20,7 @@ from remoterun.inventory.selection import Index, build_index
 from remoterun.inventory.settings import GuestHop, Login, Settings, check_guest
 from remoterun.inventory.yamlfile import in_order
 from remoterun.model import HopKind, Host, Json, Target
+from remoterun.records import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -7,7 +7,7 @@ Only the shape of each value is judged here, strictly and without coercion; what
 # No `from __future__ import annotations`: pydantic reads the annotations when a class is made.
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Annotated, Final, Literal, TypeAlias
 
 from pydantic import (
@@ -27,6 +27,7 @@ from pydantic_core import CoreSchema, core_schema
 from remoterun.inventory import words
 from remoterun.inventory.settings import Become, GuestHop, Settings
 from remoterun.model import HopKind, Json, Limits, parse_duration
+from remoterun.records import dataclass
 
 DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 

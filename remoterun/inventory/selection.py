@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 from remoterun.errors import ConfigError, Problem, nearest
 from remoterun.inventory.words import show
+from remoterun.records import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

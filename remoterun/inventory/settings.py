@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias, TypeVar
 
 from remoterun.inventory import words
 from remoterun.model import Concurrency, HopKind, Host, Json
+from remoterun.records import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

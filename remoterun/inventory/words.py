@@ -6,9 +6,10 @@ Standard library only: flags and ad hoc targets are checked with these where no 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+from remoterun.records import dataclass
 
 _LONGEST_SHOWN: Final = 60
 
