@@ -26,10 +26,12 @@ from remoterun.model import (
     Pack,
     PayloadRef,
     PayloadWork,
+    Phase,
     Plan,
     RecordArrived,
     ScriptWork,
     Target,
+    TargetMoved,
     Work,
 )
 from remoterun.remote import wire
@@ -94,16 +96,20 @@ def play(
     env: Mapping[str, str] | None = None,
     use_cache: bool = False,
     at_record: Callable[[Mapping[str, Json], Control], None] | None = None,
+    at_run: Callable[[Control], None] | None = None,
 ) -> Outcome:
-    """Run one job to its outcome, and assert that nothing of it is left; `at_record` is called at each record.
+    """Run one job to its outcome, and assert that nothing of it is left.
 
-    Where a test has to look before everything is gone, it does so in `at_record`.
+    `at_run` is called when the target says that it has started, `at_record` at each record: where a test has to look or
+    act before everything is over, it does so there.
     """
     control = Control()
 
     def tell(event: Event) -> None:
         if isinstance(event, RecordArrived) and at_record is not None:
             at_record(event.record, control)
+        elif isinstance(event, TargetMoved) and event.phase is Phase.RUN and at_run is not None:
+            at_run(control)
 
     with nothing_left() as run_id:
         plan = Plan(
@@ -169,11 +175,11 @@ class Leg:
 
     def read_until(self, kind: int) -> bytes:
         """Read until a message of this kind has come, and return its body."""
-        while True:
-            for got, body in self._read():
+        while messages := self._read():
+            for got, body in messages:
                 if got == kind:
                     return body
-            assert kind in self.kinds or self._shell.poll() is None, f"the leg has ended; it said {self.kinds}"
+        raise AssertionError(f"the leg has ended; it said {self.kinds}")
 
     def read_to_end(self) -> list[int]:
         """Read until the leg has ended, and return the kinds of all it said."""

@@ -289,11 +289,12 @@ def values() -> st.SearchStrategy[Json]:
 
 def records() -> st.SearchStrategy[dict[str, Json]]:
     """Build any record: of any shape, and such that claim to be of a known kind."""
-    keys = st.sampled_from(
-        ["name", "step", "epoch", "params", "nan_weights", "verdict", "bytes", "bytes_checked", "resume_from"]
+    names = (
+        "name step epoch params nan_weights verdict bytes bytes_checked resume_from skipped system python cpu memory"
     )
+    keys = st.sampled_from([*names.split(), "gpu", "mounts", "load", "total", "available", "torch"])
     known = st.dictionaries(keys, values(), max_size=9)
-    kinds = st.sampled_from(["checkpoint", "summary", "other"])
+    kinds = st.sampled_from(["checkpoint", "summary", "probe", "other"])
     return st.one_of(
         st.dictionaries(texts(), values(), max_size=5),
         st.builds(lambda record, kind: {"kind": kind, **record}, known, kinds),

@@ -60,10 +60,9 @@ class Terminal:
         match final:
             case "A":
                 self._row = max(self._row - int(parameters), 0)
-            case "K":
-                self._rows[self._row] = self._rows[self._row][: self._column]
             case "J":
-                self._rows[self._row] = self._rows[self._row][: self._column]
+                # A cursor that waits behind the last column stands on it (xterm, VTE).
+                self._rows[self._row] = self._rows[self._row][: min(self._column, self.columns - 1)]
                 del self._rows[self._row + 1 :]
             case "h" | "l":
                 self.hidden = parameters == "?25" and final == "l"

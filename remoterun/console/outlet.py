@@ -1,0 +1,116 @@
+"""Where bytes leave the program: never raises, and never lets a slow reader hold up the run."""
+
+from __future__ import annotations
+
+import os
+import select
+import stat
+from typing import TYPE_CHECKING, Final, TextIO
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+# POLLOUT promises room for this much in a pipe, so that a write of it does not block (pipe(7)); POSIX's minimum is 512.
+_SURE_BYTES: Final = select.PIPE_BUF
+MAX_PENDING_BYTES: Final = 64 << 20
+"""How much is held for a slow reader before writing waits for it."""
+
+
+class Outlet:
+    """Write bytes to a standard stream.
+
+    Whoever reads a pipe may pause for minutes (a pager does): bytes then wait here, up to `MAX_PENDING_BYTES`, and go
+    on their way with later writes, `pump` or `drain`. A stream that is closed or broken swallows everything, which
+    `broken` tells.
+    """
+
+    def __init__(self, stream: TextIO, *, on_broken: Callable[[], None] | None = None) -> None:
+        self.encoding = getattr(stream, "encoding", None) or "utf-8"
+        self.broken = False
+        self._on_broken = on_broken
+        self._stream = stream
+        self._pipe = _pipe_of(stream)
+        self._pending = bytearray()
+
+    def write(self, data: bytes) -> None:
+        """Write bytes, or keep them until the reader of a pipe has room."""
+        if self.broken or not data:
+            return
+        if self._pipe is None:
+            self._attempt(lambda: self._write_now(data))
+            return
+        self._pending += data
+        self.pump()
+        if len(self._pending) > MAX_PENDING_BYTES:
+            self.drain()
+
+    def text(self, text: str) -> None:
+        """Write text in the stream's encoding; what that lacks becomes a question mark."""
+        self.write(text.encode(self.encoding, "replace"))
+
+    def pump(self) -> None:
+        """Write as much of what is waiting as goes without waiting."""
+        self._attempt(lambda: self._send(0))
+
+    def drain(self) -> None:
+        """Write everything that is waiting, however long the reader takes."""
+        self._attempt(lambda: self._send(None))
+
+    def _write_now(self, data: bytes) -> None:
+        # A text stream without bytes below it (io.StringIO) takes the text itself.
+        buffer = getattr(self._stream, "buffer", None)
+        if buffer is None:
+            self._stream.write(data.decode(self.encoding, "replace"))
+        else:
+            self._stream.flush()
+            buffer.write(data)
+        self._stream.flush()
+
+    def _send(self, patience_ms: int | None) -> None:
+        """Write what is waiting, as long as the pipe has room within a time (None: for ever)."""
+        if self._pipe is None or not self._pending:
+            return
+        poll = select.poll()
+        poll.register(self._pipe, select.POLLOUT)
+        sent = 0
+        while sent < len(self._pending) and poll.poll(patience_ms):
+            sent += os.write(self._pipe, self._pending[sent : sent + _SURE_BYTES])
+        del self._pending[:sent]
+
+    def _attempt(self, action: Callable[[], None]) -> None:
+        if self.broken:
+            return
+        try:
+            action()
+        except (OSError, ValueError):  # ValueError: the stream object was closed
+            self.broken = True
+            self._pending.clear()
+            if self._on_broken:
+                self._on_broken()
+
+
+def _pipe_of(stream: TextIO) -> int | None:
+    """Return the descriptor when a stream is a pipe or a socket: there a reader decides how fast writing goes."""
+    try:
+        stream.flush()
+        descriptor = stream.fileno()
+        mode = os.fstat(descriptor).st_mode
+    except (OSError, ValueError):
+        return None
+    return descriptor if stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) else None
+
+
+def leads_to_terminal(stream: TextIO) -> bool:
+    """Tell whether a stream leads to a terminal; a closed one does not."""
+    try:
+        return stream.isatty()
+    except ValueError:
+        return False
+
+
+def same_place(one: TextIO, other: TextIO) -> bool:
+    """Tell whether two streams lead to one terminal, pipe or file."""
+    try:
+        return os.path.sameopenfile(one.fileno(), other.fileno())
+    except (OSError, ValueError):
+        return one is other

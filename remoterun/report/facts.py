@@ -1,0 +1,128 @@
+"""What matters of a probe's record, in the words and units that people use."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from remoterun.report.text import human_bytes, human_seconds
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from remoterun.model import Json
+
+
+def is_probe(record: Mapping[str, Json]) -> bool:
+    """Tell whether a record is that of the payload `probe`."""
+    return record.get("kind") == "probe"
+
+
+def digest(record: Mapping[str, Json]) -> dict[str, Json]:
+    """Shorten a probe's record to what fits a screen; facts that the target could not tell are left out."""
+    python, gpu = _part(record, "python"), _part(record, "gpu")
+    short: dict[str, Json] = {
+        "kind": "probe",
+        "system": _system(_part(record, "system")),
+        "python": _python(python),
+        "cpu": _cpu(_part(record, "cpu")),
+        "memory": _memory(_part(record, "memory")),
+        "gpu": _gpu(gpu),
+        "gpus": [_one_gpu(item) for item in _parts(gpu, "gpus")],
+        "disks": [_disk(item) for item in _parts(record, "mounts")],
+        "unchecked": record.get("unchecked"),
+    }
+    return {key: value for key, value in short.items() if value not in (None, "", [])}
+
+
+def _system(system: Mapping[str, Json]) -> str:
+    kernel = _worded("kernel ", system.get("kernel"))
+    uptime = system.get("uptime_s")
+    up = f"up {human_seconds(uptime)}" if isinstance(uptime, (int, float)) else ""
+    return _listed(
+        system.get("hostname"),
+        system.get("distribution"),
+        kernel,
+        system.get("arch"),
+        _worded("in ", system.get("container")),
+        up,
+    )
+
+
+def _python(python: Mapping[str, Json]) -> str:
+    torch = _part(python, "torch")
+    # No torch is a fact only where the probe looked for it.
+    has_torch = _worded("torch ", torch.get("version")) or ("no torch" if python.get("torch", "") is None else None)
+    cuda = (
+        _worded("CUDA ", torch.get("cuda")) or _worded("ROCm ", torch.get("hip")) or ("without CUDA" if torch else None)
+    )
+    numpy = _worded("numpy ", python.get("numpy"))
+    return _listed(python.get("version"), python.get("executable"), has_torch, cuda, numpy)
+
+
+def _cpu(cpu: Mapping[str, Json]) -> str:
+    count, quota, load = cpu.get("affinity") or cpu.get("count"), cpu.get("quota"), cpu.get("load")
+    loads = (
+        " ".join(str(value) for value in load if isinstance(value, (int, float))) if isinstance(load, list) else None
+    )
+    cores = f"{count} cores" if isinstance(count, int) else None
+    return _listed(cpu.get("model"), cores, _worded("limited to ", quota), _worded("load ", loads))
+
+
+def _memory(memory: Mapping[str, Json]) -> str:
+    return _listed(_of(memory.get("available"), memory.get("total"), "available"))
+
+
+def _gpu(gpu: Mapping[str, Json]) -> str:
+    said = gpu.get("nvidia_smi")
+    trouble = None if said == "ok" else _worded("nvidia-smi: ", said)
+    return _listed(_worded("driver ", gpu.get("driver")) or ("no driver" if gpu else None), trouble)
+
+
+def _one_gpu(gpu: Mapping[str, Json]) -> Json:
+    processes = gpu.get("processes")
+    return {
+        "number": gpu.get("number"),
+        "name": gpu.get("name"),
+        "memory": _of(gpu.get("memory_used"), gpu.get("memory_total"), "used"),
+        "busy": _worded("", gpu.get("utilisation_pct"), " %"),
+        "heat": _worded("", gpu.get("temperature_c"), " C"),
+        "processes": len(processes) if isinstance(processes, list) else None,
+    }
+
+
+def _disk(mount: Mapping[str, Json]) -> Json:
+    state = mount.get("state")
+    notes = _listed(
+        None if state == "ok" else state, "read-only" if mount.get("read_only") else None, mount.get("error")
+    )
+    return {
+        "point": mount.get("point"),
+        "type": mount.get("fstype"),
+        "room": _of(mount.get("available"), mount.get("total"), "free"),
+        "notes": notes or None,
+    }
+
+
+def _part(record: Mapping[str, Json], key: str) -> dict[str, Json]:
+    value = record.get(key)
+    return value if isinstance(value, dict) else {}
+
+
+def _parts(record: Mapping[str, Json], key: str) -> list[dict[str, Json]]:
+    value = record.get(key)
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
+
+
+def _of(part: Json, whole: Json, what: str) -> str | None:
+    """Write ``83.0 GB of 270.6 GB free``."""
+    if not isinstance(part, (int, float)) or not isinstance(whole, (int, float)):
+        return None
+    return f"{human_bytes(part)} of {human_bytes(whole)} {what}"
+
+
+def _worded(before: str, value: Json, after: str = "") -> str | None:
+    return f"{before}{value}{after}" if isinstance(value, (str, int, float)) and value != "" else None
+
+
+def _listed(*texts: object) -> str:
+    return ", ".join(text for text in texts if isinstance(text, str) and text)

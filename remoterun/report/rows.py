@@ -1,0 +1,306 @@
+"""Records and findings as lines of a page: checkpoints in columns, anything else as keys and values."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Final
+
+from remoterun.model import Finding, Json, Outcome, Severity
+from remoterun.records import dataclass
+from remoterun.report.documents import plain
+from remoterun.report.facts import digest, is_probe
+from remoterun.report.text import Page, Span, Style, cells, clean, clip, human_bytes, human_count, human_seconds, pad
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+MAX_ROWS: Final = 200
+"""Checkpoints shown of one outcome without -v; those that are not ok are always shown."""
+MAX_RECORDS: Final = 50
+"""Other records shown of one outcome without -v."""
+MAX_FINDINGS: Final = 10
+"""Findings shown of one subject without -v."""
+MAX_SKIPPED: Final = 5
+"""Files named that a summary says were not checked, without -v."""
+MAX_ITEMS: Final = 16
+"""Items shown of a list inside a record without -v."""
+
+SEVERITY_STYLE: Final[dict[Severity, Style]] = {Severity.INFO: "dim", Severity.SUSPECT: "warn", Severity.BAD: "bad"}
+_VERDICT_STYLE: Final[dict[str, Style]] = {
+    "ok": "good",
+    "suspect": "warn",
+    "unsupported": "warn",
+    "bad": "bad",
+    "in_progress": "hint",
+}
+
+# --- checkpoints ----------------------------------------------------------------------------------
+
+_COLUMNS: Final = (
+    ("step", "step"),
+    ("epoch", "epoch"),
+    ("params", "params"),
+    ("nan_w", "nan_weights"),
+    ("inf_w", "inf_weights"),
+    ("opt_nan", "nan_optimizer"),
+)
+_RARE_COLUMN: Final = ("opt_inf", "inf_optimizer")
+_COUNTS_OF_ILLS: Final = frozenset({"nan_w", "inf_w", "opt_nan", "opt_inf"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grid:
+    """Hold the columns that checkpoints share: (label, key, cells) each, and the widths of name and verdict."""
+
+    columns: tuple[tuple[str, str, int], ...]
+    name: int
+    verdict: int
+
+    @property
+    def width(self) -> int:
+        """Count the cells of a row."""
+        return 2 + self.name + 1 + sum(1 + width for _, _, width in self.columns) + 2 + self.verdict
+
+
+def checkpoint_grid(outcomes: Sequence[Outcome]) -> Grid:
+    """Size the columns so that the checkpoints of these outcomes stand in line."""
+    rows = [record for outcome in outcomes for record in outcome.records if is_checkpoint(record)]
+    rare = any(_is_ill(row, *_RARE_COLUMN) for row in rows)
+    columns = (*_COLUMNS, _RARE_COLUMN) if rare else _COLUMNS
+    return Grid(
+        columns=tuple(
+            (label, key, max((cells(_field(row, label, key)) for row in rows), default=0)) for label, key in columns
+        ),
+        name=max((cells(_name(row)) for row in rows), default=0),
+        verdict=max((cells(_verdict(row)) for row in rows), default=0),
+    )
+
+
+def is_checkpoint(record: Mapping[str, Json]) -> bool:
+    """Tell whether a record is check-ckpt's of one checkpoint."""
+    return record.get("kind") == "checkpoint"
+
+
+def is_summary(record: Mapping[str, Json]) -> bool:
+    """Tell whether a record sums its outcome up; it becomes the footer."""
+    return record.get("kind") == "summary"
+
+
+def _name(record: Mapping[str, Json]) -> str:
+    return clip(clean(scalar(record.get("name") or record.get("path") or "?")), 200)
+
+
+def _verdict(record: Mapping[str, Json]) -> str:
+    return clip(clean(scalar(record.get("verdict") or "no verdict")), 16)
+
+
+def _field(record: Mapping[str, Json], label: str, key: str) -> str:
+    value = record.get(key)
+    if value is None:
+        return f"{label}=-"
+    if key == "params" and isinstance(value, (int, float)):
+        return f"{label}={human_count(value)}"
+    if label in _COUNTS_OF_ILLS and value == 0 and _checked(record):
+        return f"{label}=0?"
+    return f"{label}={clip(clean(scalar(value)), 20)}"
+
+
+def _checked(record: Mapping[str, Json]) -> str:
+    """Say how much was checked, when that is not all of it."""
+    size, checked = record.get("bytes"), record.get("bytes_checked")
+    if not isinstance(size, int) or not isinstance(checked, int) or checked >= size:
+        return ""
+    return f"only {human_bytes(checked)} of {human_bytes(size)} checked"
+
+
+def checkpoint_row(page: Page, record: Mapping[str, Json], grid: Grid, *, verbose: int) -> None:
+    """Add the line of one checkpoint: ``step_2000: step=2000 epoch=0 params=5518.2M nan_w=0 inf_w=0 opt_nan=0  ok``."""
+    name, verdict = _name(record), _verdict(record)
+    # Columns that the page cannot hold would be worse than none: such rows are broken at blanks.
+    aligned = grid.width <= page.width
+    fields: list[Span] = []
+    for label, key, width in grid.columns:
+        text = _field(record, label, key)
+        style: Style = "bad" if _is_ill(record, label, key) else "plain"
+        fields += [Span(" "), Span(pad(text, width) if aligned else text, style)]
+    gap = " " * (grid.name - cells(name)) if aligned else ""
+    end = [Span("  "), Span(verdict, _VERDICT_STYLE.get(verdict, "bold"))]
+    page.line(Span(f"{name}:", "bold"), Span(gap), *fields, *end, indent=2, hang=4)
+    page.line(Span(_checked(record), "dim"), indent=4)
+    if verbose:
+        page.line(Span(_checkpoint_details(record), "dim"), indent=4, hang=2)
+
+
+def _is_ill(record: Mapping[str, Json], label: str, key: str) -> bool:
+    value = record.get(key)
+    return label in _COUNTS_OF_ILLS and isinstance(value, (int, float)) and value != 0
+
+
+def _checkpoint_details(record: Mapping[str, Json]) -> str:
+    shown = {"kind", "name", "verdict", "findings", *(key for _, key in (*_COLUMNS, _RARE_COLUMN))}
+    rest = {key: value for key, value in record.items() if key not in shown and value not in ([], None)}
+    return pairs(rest)
+
+
+# --- any record -----------------------------------------------------------------------------------
+
+
+def scalar(value: Json, key: str = "") -> str:
+    """Write a value for people, in one line; what is nested in it is only counted."""
+    match value:
+        case None:
+            return "-"
+        case bool():
+            return "yes" if value else "no"
+        case int() if "bytes" in key.split("_"):
+            return human_bytes(value)
+        case int():
+            return str(value)
+        case float():
+            return human_seconds(value) if key == "seconds" or key.endswith(("_seconds", "_s")) else f"{value:.6g}"
+        case str():
+            return value
+        case list():
+            flat = not any(isinstance(item, (list, dict)) for item in value)
+            return (", ".join(scalar(item) for item in value) or "none") if flat else f"[{len(value)}]"
+        case dict():
+            return f"{{{len(value)}}}" if value else "none"
+
+
+def pairs(record: Mapping[str, Json]) -> str:
+    """Write a mapping in one line, as ``key=value`` twice spaced."""
+    return "  ".join(f"{key}={scalar(value, key)}" for key, value in record.items())
+
+
+def record_lines(page: Page, record: Mapping[str, Json], *, verbose: int) -> None:
+    """Add a record of any payload: in one line when it is small and flat, else a line per key; whole with -v."""
+    if is_probe(record) and not verbose:
+        record = digest(record)
+    body = {key: plain(value) for key, value in record.items() if key != "kind"}
+    kind = record.get("kind")
+    title = [] if kind is None else [Span(scalar(kind), "bold"), Span("  ")]
+    line = pairs(body)
+    if not any(isinstance(value, (dict, list)) for value in body.values()) and len(line) <= 2 * page.width:
+        page.line(*title, Span(line), indent=2, hang=2)
+        return
+    page.line(*title, indent=2)
+    if verbose:
+        for text in _outline(body):
+            page.line(Span(text), indent=2, hang=4)
+        return
+    width = min(max(cells(clean(key)) for key in body), 20)
+    for key, value in body.items():
+        label = clip(clean(key), width)
+        for index, text in enumerate(_values(value, key, page.width - width - 4)):
+            head = Span(pad(label if index == 0 else "", width), "dim")
+            page.line(head, Span("  "), Span(text), indent=2, hang=width + 2)
+
+
+def _values(value: Json, key: str, width: int) -> Iterator[str]:
+    """Write a record's value in lines, one for each item of a list of objects."""
+    if isinstance(value, dict) and value:
+        yield pairs(value)
+    elif isinstance(value, list) and any(isinstance(item, dict) for item in value):
+        shown = value[:MAX_ITEMS]
+        yield from _columns(shown, width) or [pairs(item) if isinstance(item, dict) else scalar(item) for item in shown]
+        if len(value) > MAX_ITEMS:
+            yield f"... and {len(value) - MAX_ITEMS} more; -v shows all"
+    else:
+        yield scalar(value, key)
+
+
+def _columns(items: Sequence[Json], width: int) -> list[str]:
+    """Line up several objects of the same keys under a head; nothing when they differ or are too wide."""
+    objects = [item for item in items if isinstance(item, dict)]
+    keys = list(objects[0])
+    if len(objects) < max(len(items), 2) or any(list(item) != keys for item in objects):
+        return []
+    grid = [
+        [clean(key) for key in keys],
+        *([clean(scalar(value, key)) for key, value in item.items()] for item in objects),
+    ]
+    widths = [max(cells(text) for text in column) for column in zip(*grid, strict=True)]
+    if sum(widths) + 2 * len(widths) > width:
+        return []
+    return ["  ".join(pad(text, size) for text, size in zip(row, widths, strict=True)) for row in grid]
+
+
+def _outline(value: Json) -> Iterator[str]:
+    """Write a nested value as an outline, the way YAML would."""
+    if isinstance(value, dict):
+        for key, item in value.items():
+            if isinstance(item, dict) or (
+                isinstance(item, list) and any(isinstance(part, (dict, list)) for part in item)
+            ):
+                yield f"{key}:"
+                yield from (f"  {line}" for line in _outline(item))
+            else:
+                yield f"{key}: {scalar(item, key)}"
+    elif isinstance(value, list):
+        for item in value:
+            first, *rest = list(_outline(item)) or [scalar(item)]
+            yield f"- {first}"
+            yield from (f"  {line}" for line in rest)
+    else:
+        yield scalar(value)
+
+
+def summary_line(page: Page, record: Mapping[str, Json], *, verbose: int) -> None:
+    """Add the footer of an outcome: ``resume from step_4001``, and what was not checked."""
+    if "resume_from" not in record or verbose > 1:
+        record_lines(page, record, verbose=verbose)
+        return
+    best = record["resume_from"]
+    if best is None:
+        page.line(Span("resume from: none of these checkpoints", "bad"), indent=2)
+    else:
+        page.line(Span("resume from "), Span(scalar(best), "good"), indent=2)
+    skipped = record.get("skipped")
+    for item in (skipped if verbose else skipped[:MAX_SKIPPED]) if isinstance(skipped, list) else ():
+        what = f"{scalar(item.get('path'))}  {scalar(item.get('reason'))}" if isinstance(item, dict) else scalar(item)
+        page.line(Span("not checked  ", "warn"), Span(what), indent=2, hang=13)
+    if isinstance(skipped, list) and len(skipped) > MAX_SKIPPED and not verbose:
+        page.line(Span(f"... and {len(skipped) - MAX_SKIPPED} more not checked; -v shows them", "dim"), indent=2)
+
+
+# --- findings -------------------------------------------------------------------------------------
+
+
+def finding_lines(page: Page, findings: Sequence[Finding], *, with_subject: bool, verbose: int) -> None:
+    """Add findings under their subject, the worst first, each with its next step."""
+    ranked = sorted(findings, key=lambda finding: -finding.severity.rank)
+    shown = ranked if verbose else ranked[:MAX_FINDINGS]
+    severity = max((len(finding.severity) for finding in shown), default=0)
+    rule = min(max((cells(clean(finding.rule)) for finding in shown), default=0), 16)
+    for finding in shown:
+        _finding_lines(page, finding, (severity, rule), with_subject=with_subject, verbose=verbose)
+    if len(shown) < len(ranked):
+        page.line(Span(f"... and {len(ranked) - len(shown)} more; -v shows them", "dim"), indent=4)
+
+
+def _finding_lines(page: Page, finding: Finding, widths: tuple[int, int], *, with_subject: bool, verbose: int) -> None:
+    severity, rule = widths
+    style = SEVERITY_STYLE[finding.severity]
+    hang = severity + rule + 4
+    subject = [Span(f"{finding.subject}: ", "bold")] if with_subject and finding.subject else []
+    label = Span(pad(finding.severity, severity), style)
+    name = clean(finding.rule)
+    page.line(
+        label,
+        Span("  "),
+        Span(pad(name, rule), "dim"),
+        Span("  "),
+        *subject,
+        Span(finding.message),
+        indent=4,
+        hang=hang,
+    )
+    if finding.next_step:
+        page.line(Span("next: ", "hint"), Span(finding.next_step), indent=4 + hang, hang=6)
+    if verbose:
+        more = {"evidence": finding.evidence, **finding.data}
+        for key, value in more.items():
+            if value is not None:
+                page.line(
+                    Span(f"{key}: ", "dim"), Span(json.dumps(plain(value), ensure_ascii=False)), indent=4 + hang, hang=2
+                )

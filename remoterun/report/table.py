@@ -1,0 +1,386 @@
+"""A run as people read it: results target by target, then what went wrong, equal causes folded, then the totals."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import TYPE_CHECKING, Final
+
+from remoterun.model import (
+    Captured,
+    ErrorInfo,
+    Finding,
+    Outcome,
+    Phase,
+    Run,
+    RunStatus,
+    Severity,
+    Status,
+    format_duration,
+)
+from remoterun.records import dataclass
+from remoterun.report import rows
+from remoterun.report.text import (
+    STATUS_STYLE,
+    Page,
+    Span,
+    Style,
+    cells,
+    clean,
+    human_bytes,
+    human_seconds,
+    last_lines,
+    pad,
+    plural,
+    width_of,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+_PHASES: Final = ("queued", "connect", "enter", "upload", "run", "total")
+_WITH_PAYLOAD: Final = frozenset({Phase.RUN, Phase.COLLECT})
+
+
+def table(run: Run, *, width: int, color: bool, verbose: int = 0) -> str:
+    """Write a run for people, in lines of at most `width` cells (40 at least), each ended by a newline.
+
+    `verbose` 1 shows facts, timings, logs, evidence and records whole, 2 also output and noise of what went well.
+    """
+    page = Page(width, color=color)
+    heads = _Heads.of(run.outcomes, page.width)
+    grid = rows.checkpoint_grid(run.outcomes)
+    bare = [outcome for outcome in run.outcomes if outcome.error and not _has_body(outcome, verbose)]
+    telling = [outcome for outcome in run.outcomes if not outcome.error or _has_body(outcome, verbose)]
+    for index, outcome in enumerate(telling):
+        if index and (_has_body(outcome, verbose) or _has_body(telling[index - 1], verbose)):
+            page.gap()
+        _section(page, outcome, heads, grid, verbose=verbose)
+    _errors(page, bare, heads)
+    page.gap()
+    page.line(*_totals(run), hang=2)
+    return page.text()
+
+
+def short_summary(run: Run, *, width: int = 80, color: bool = False) -> str:
+    """Write only what went wrong, and totals for several targets: for work whose output was shown as it came.
+
+    Empty when a single target went well.
+    """
+    page = Page(width, color=color)
+    _errors(page, [outcome for outcome in run.outcomes if outcome.error], _Heads.of(run.outcomes, page.width))
+    if len(run.outcomes) > 1:
+        page.gap()
+        page.line(*_totals(run), hang=2)
+    return page.text()
+
+
+def totals(run: Run, *, color: bool = False) -> str:
+    """Write the one line that counts a run's outcomes: ``5 targets: 3 ok, 2 unreachable in 4.1 s``."""
+    page = Page(10_000, color=color)
+    page.line(*_totals(run))
+    return page.text()
+
+
+def outcome_line(outcome: Outcome) -> list[Span]:
+    """Tell one outcome in one line, without its target: status, then the cause or the yield, then the time."""
+    if outcome.error:
+        return [_status(outcome), Span("  "), *_cause(outcome.error, outcome), Span(f": {outcome.error.message}")]
+    total = outcome.timings_s.get("total")
+    time = [human_seconds(total)] if total is not None else []
+    return [_status(outcome), Span(f"  {', '.join([*_harvest(outcome), *_severities([outcome]), *time])}", "dim")]
+
+
+def _harvest(outcome: Outcome) -> list[str]:
+    checkpoints = sum(map(rows.is_checkpoint, outcome.records))
+    others = len(outcome.records) - checkpoints - sum(map(rows.is_summary, outcome.records))
+    return [plural(count, noun) for count, noun in ((checkpoints, "checkpoint"), (others, "record")) if count]
+
+
+def _status(outcome: Outcome) -> Span:
+    return Span(outcome.status.value, STATUS_STYLE[outcome.status])
+
+
+def _cause(error: ErrorInfo, outcome: Outcome) -> list[Span]:
+    return [Span(error.code, "bold"), Span(f" ({outcome.phase.value})")]
+
+
+# --- the head of a target -------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Heads:
+    """Hold the widths that line up targets, names and steps over the whole page."""
+
+    target: int
+    name: int
+    step: int
+    several_steps: bool
+
+    @classmethod
+    def of(cls, outcomes: Sequence[Outcome], width: int) -> _Heads:
+        several = len({outcome.step for outcome in outcomes}) > 1
+        return cls(
+            target=min(_widest(outcome.target for outcome in outcomes), width // 3),
+            name=min(_widest(outcome.name or "" for outcome in outcomes), width // 4),
+            step=min(_widest(_step_name(outcome) for outcome in outcomes), 24) if several else 0,
+            several_steps=several,
+        )
+
+    def of_outcome(self, outcome: Outcome) -> list[Span]:
+        """Begin an outcome's line: target, name, step of several."""
+        spans = [_column(outcome.target, self.target, "bold")]
+        spans += [_column(outcome.name or "", self.name)] if self.name else []
+        return [*spans, *([_column(_step_name(outcome), self.step, "dim")] if self.several_steps else [])]
+
+    def of_group(self, text: str) -> list[Span]:
+        """Begin the line of several targets, lined up with those of one."""
+        return [_column(text, self.target + (self.name + 2 if self.name else 0), "bold")]
+
+
+def _column(text: str, width: int, style: Style = "plain") -> Span:
+    text = clean(text)
+    return Span(f"{pad(text, width)}  ", style)
+
+
+def _widest(texts: Iterable[str]) -> int:
+    return max((cells(clean(text)) for text in texts), default=0)
+
+
+def _step_name(outcome: Outcome) -> str:
+    payload = f" {outcome.payload.name}" if outcome.payload else ""
+    return f"step {outcome.step + 1}{payload}"
+
+
+# --- a target with something to show --------------------------------------------------------------
+
+
+def _section(page: Page, outcome: Outcome, heads: _Heads, grid: rows.Grid, *, verbose: int) -> None:
+    _head(page, outcome, heads)
+    if verbose:
+        _background(page, outcome)
+    own = grid if grid.width <= page.width else rows.checkpoint_grid([outcome])
+    _records(page, outcome, own, verbose=verbose)
+    _streams(page, outcome, verbose=verbose)
+
+
+def _head(page: Page, outcome: Outcome, heads: _Heads) -> None:
+    """Add an outcome's first line and what to do about it."""
+    whole = [*heads.of_outcome(outcome), *outcome_line(outcome)]
+    error = outcome.error
+    if error is None:
+        page.line(*whole, hang=4)
+    elif width_of(whole) <= page.width and "\n" not in error.message:
+        page.line(*whole)
+    else:
+        page.line(*heads.of_outcome(outcome), _status(outcome), Span("  "), *_cause(error, outcome), hang=4)
+        _prose(page, error.message)
+    _remedy(page, outcome)
+
+
+def _prose(page: Page, text: str) -> None:
+    for line in text.splitlines():
+        page.line(Span(line), indent=2, hang=2)
+
+
+def _background(page: Page, outcome: Outcome) -> None:
+    """Say what ran where, how long each phase took, and what the payload logged."""
+    code = outcome.payload
+    version = f"{code.name} {code.version or ''} sha256 {code.sha256[:12]}" if code else ""
+    timings = [(phase, outcome.timings_s.get(phase, 0.0)) for phase in _PHASES]
+    spent = ", ".join(f"{phase} {human_seconds(seconds)}" for phase, seconds in timings if seconds >= 0.005)
+    for text in (version, spent, rows.pairs(outcome.facts)):
+        page.line(Span(text, "dim"), indent=2, hang=2)
+    for text in outcome.log:
+        page.line(Span("log  ", "dim"), Span(text), indent=2, hang=5)
+
+
+_UNSURE: Final = frozenset({Status.TIMEOUT, Status.LOST, Status.CANCELLED})
+
+
+def _left_behind(outcome: Outcome) -> Span | None:
+    """Say which processes were left behind, and when nobody could tell."""
+    if outcome.survivors:
+        return Span(f"{plural(outcome.survivors, 'process', 'processes')} of this run could not be killed", "bad")
+    if outcome.survivors is None and outcome.status in _UNSURE and outcome.phase in _WITH_PAYLOAD:
+        return Span("nobody could look whether processes of this run are left", "warn")
+    return None
+
+
+def _records(page: Page, outcome: Outcome, grid: rows.Grid, *, verbose: int) -> None:
+    findings: dict[str, list[Finding]] = {}
+    for finding in outcome.findings:
+        findings.setdefault(finding.subject, []).append(finding)
+    if outcome.error and outcome.records:
+        page.line(Span(f"{' and '.join(_harvest(outcome)) or 'a summary'} had arrived:", "dim"), indent=2)
+    _checkpoints(page, outcome, grid, findings, verbose=verbose)
+    others = [record for record in outcome.records if not rows.is_checkpoint(record) and not rows.is_summary(record)]
+    for record in others if verbose else others[: rows.MAX_RECORDS]:
+        rows.record_lines(page, record, verbose=verbose)
+    _left_out(page, 0 if verbose else len(others) - rows.MAX_RECORDS, "record")
+    rest = [finding for group in findings.values() for finding in group]
+    rows.finding_lines(page, rest, with_subject=True, verbose=verbose)
+    for record in outcome.records:
+        if rows.is_summary(record):
+            rows.summary_line(page, record, verbose=verbose)
+
+
+def _checkpoints(
+    page: Page, outcome: Outcome, grid: rows.Grid, findings: dict[str, list[Finding]], *, verbose: int
+) -> None:
+    """Add the checkpoints' rows, each with its findings below, which are taken out of `findings`."""
+    shown = hidden = 0
+    for record in outcome.records:
+        if not rows.is_checkpoint(record):
+            continue
+        if shown >= rows.MAX_ROWS and record.get("verdict") == "ok" and not verbose:
+            hidden += 1
+            continue
+        shown += 1
+        rows.checkpoint_row(page, record, grid, verbose=verbose)
+        name = record.get("name")
+        own = findings.pop(name, []) if isinstance(name, str) else []
+        rows.finding_lines(page, own, with_subject=False, verbose=verbose)
+    _left_out(page, hidden, "checkpoint that is ok", "checkpoints that are ok")
+
+
+def _left_out(page: Page, count: int, noun: str, many: str | None = None) -> None:
+    if count > 0:
+        page.line(
+            Span(f"... and {plural(count, f'more {noun}', many and f'more {many}')}; -v shows all", "dim"),
+            indent=2,
+            hang=2,
+        )
+
+
+# --- output that helps to understand an error -----------------------------------------------------
+
+_TAIL: Final = (8, 40, 100_000)
+"""Lines shown of a stream, by -v."""
+# The message of these already holds the payload's or the host's own words.
+_SELF_EXPLAINING: Final = frozenset({"nothing_to_check", "payload_failed", "cancelled", "earlier_step"})
+_BEFORE_THE_PAYLOAD: Final = frozenset({"interpreter_broken", "enter_failed", "python_too_old"})
+
+
+def _telling_streams(outcome: Outcome, verbose: int) -> list[tuple[str, Captured]]:
+    """Choose the streams to show: of an error those that may hold its cause, of anything else all of them with -vv."""
+    streams = [("stdout", outcome.stdout), ("stderr", outcome.stderr), ("noise", outcome.noise)]
+    streams = [(name, stream) for name, stream in streams if stream.total]
+    if verbose > 1 or not streams:
+        return streams
+    code = outcome.error.code if outcome.error else None
+    if code is None or code in _SELF_EXPLAINING:
+        return []
+    if code in _BEFORE_THE_PAYLOAD:
+        return streams
+    if outcome.phase not in _WITH_PAYLOAD:
+        return []
+    own = [(name, stream) for name, stream in streams if name != "noise"]
+    return own if verbose else own[-1:]
+
+
+def _streams(page: Page, outcome: Outcome, *, verbose: int) -> None:
+    for name, stream in _telling_streams(outcome, verbose):
+        lines, before = last_lines(stream, _TAIL[min(verbose, 2)])
+        if not lines:
+            continue
+        cut = (
+            f", {human_bytes(stream.total - len(stream.head) - len(stream.tail))} left out" if stream.truncated else ""
+        )
+        part = f", last {len(lines)} of {before + len(lines)} lines" if before else ""
+        page.line(Span(f"{name}{part}{cut}:", "dim"), indent=2)
+        for line in lines:
+            page.line(Span("| ", "dim"), Span(line), indent=2, hang=2)
+
+
+# --- errors ---------------------------------------------------------------------------------------
+
+
+def _has_body(outcome: Outcome, verbose: int) -> bool:
+    """Tell whether an outcome has more to show than its head."""
+    return bool(verbose or outcome.records or outcome.findings or _telling_streams(outcome, verbose))
+
+
+def _remedy(page: Page, outcome: Outcome) -> None:
+    error, left = outcome.error, _left_behind(outcome)
+    if error and error.limit:
+        value = format_duration(error.limit.value_s)
+        page.line(
+            Span("limit: ", "hint"), Span(f"{error.limit.name} {value}, set by {error.limit.key}"), indent=2, hang=7
+        )
+    if error and error.hint:
+        page.line(Span("fix: ", "hint"), Span(error.hint), indent=2, hang=5)
+    if left:
+        page.line(left, indent=2, hang=2)
+
+
+def _errors(page: Page, outcomes: Sequence[Outcome], heads: _Heads) -> None:
+    """Add outcomes of which only an error is to be told, those with one cause and remedy together."""
+    groups: dict[tuple[object, ...], list[Outcome]] = {}
+    for outcome in outcomes:
+        error = outcome.error
+        if error:
+            alike = (outcome.status, outcome.phase, error.code, error.hint, error.limit, _left_behind(outcome))
+            groups.setdefault(alike, []).append(outcome)
+    for group in groups.values():
+        page.gap()
+        _error_group(page, group, heads)
+
+
+def _error_group(page: Page, group: Sequence[Outcome], heads: _Heads) -> None:
+    first = group[0]
+    if len(group) == 1 or first.error is None:
+        _head(page, first, heads)
+        return
+    targets = plural(len({outcome.target for outcome in group}), "target")
+    page.line(*heads.of_group(targets), _status(first), Span("  "), *_cause(first.error, first), hang=4)
+    if len({outcome.error.message for outcome in group if outcome.error}) == 1:
+        _prose(page, first.error.message)
+        labels = [Span(_label(outcome, heads), "bold", solid=True) for outcome in group]
+        page.line(*(part for label in labels for part in (label, Span("  "))), indent=2)
+    else:
+        for outcome in group:
+            message = outcome.error.message if outcome.error else ""
+            page.line(Span(_label(outcome, heads), "bold"), Span(f"  {message}"), indent=2, hang=2)
+    _remedy(page, first)
+
+
+def _label(outcome: Outcome, heads: _Heads) -> str:
+    name = f" {outcome.name}" if outcome.name else ""
+    step = f" ({_step_name(outcome)})" if heads.several_steps else ""
+    return f"{outcome.target}{name}{step}"
+
+
+# --- totals ---------------------------------------------------------------------------------------
+
+_SAID: Final = {Status.FINDINGS: "with findings", Status.TIMEOUT: "timed out", Status.NOT_STARTED: "not started"}
+
+
+def _totals(run: Run) -> list[Span]:
+    targets = plural(len({outcome.target for outcome in run.outcomes}), "target")
+    several = len({outcome.step for outcome in run.outcomes}) > 1
+    spans = [Span(f"{targets}, {plural(len(run.outcomes), 'step')}: " if several else f"{targets}: ", "bold")]
+    for status in Status:
+        matching = [outcome for outcome in run.outcomes if outcome.status is status]
+        if matching:
+            separator = "" if len(spans) == 1 else ", "
+            said = f"{len(matching)} {_SAID.get(status, status.value)}"
+            spans += [Span(separator), Span(said, STATUS_STYLE[status], solid=True)]
+            severities = ", ".join(_severities(matching))
+            spans += (
+                [Span(" "), Span(f"({severities})", solid=True)] if severities and status is Status.FINDINGS else []
+            )
+    seconds = _seconds(run)
+    spans += [Span(" "), Span(f"in {human_seconds(seconds)}", solid=True)] if seconds is not None else []
+    return [*spans, *([Span("; interrupted", "bad")] if run.status is RunStatus.INTERRUPTED else [])]
+
+
+def _severities(outcomes: Sequence[Outcome]) -> list[str]:
+    found = [finding.severity for outcome in outcomes for finding in outcome.findings]
+    return [f"{found.count(severity)} {severity.value}" for severity in reversed(Severity) if severity in found]
+
+
+def _seconds(run: Run) -> float | None:
+    try:
+        return (datetime.fromisoformat(run.finished_at) - datetime.fromisoformat(run.started_at)).total_seconds()
+    except (TypeError, ValueError):
+        return None

@@ -1,0 +1,290 @@
+"""Text for people: cleaned of everything a terminal would obey, measured in cells, wrapped, coloured, humanised."""
+
+from __future__ import annotations
+
+import math
+import re
+import unicodedata
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Final, Literal, TypeAlias
+
+from remoterun.model import Captured, Status
+from remoterun.records import dataclass
+
+Style: TypeAlias = Literal["plain", "bold", "dim", "good", "warn", "bad", "odd", "hint"]
+
+_SGR: Final[dict[str, str]] = {
+    "bold": "1",
+    "dim": "2",
+    "good": "32",
+    "warn": "33",
+    "bad": "1;31",
+    "odd": "35",
+    "hint": "36",
+}
+
+STATUS_STYLE: Final[dict[Status, Style]] = {
+    Status.OK: "good",
+    Status.FINDINGS: "warn",
+    Status.FAILED: "bad",
+    Status.TIMEOUT: "bad",
+    Status.UNREACHABLE: "odd",
+    Status.LOST: "odd",
+    Status.CANCELLED: "dim",
+    Status.NOT_STARTED: "dim",
+}
+
+MAX_LINE: Final = 4000
+
+# --- cleaning -------------------------------------------------------------------------------------
+
+# ECMA-48: control sequences (CSI), control strings (OSC, DCS, SOS, PM, APC) and the short escapes, in their 7-bit and
+# 8-bit forms. A control string ends at its line's end at the latest, so that a torn one cannot swallow what follows.
+_CSI: Final = r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"
+_CONTROL_STRING: Final = r"(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f])[^\x07\x1b\x9c\r\n]*(?:\x07|\x1b\\|\x9c)?"
+_SHORT: Final = r"\x1b[ -/]*[0-~]?"
+ESCAPES: Final = re.compile(f"{_CSI}|{_CONTROL_STRING}|{_SHORT}")
+
+
+def clean(text: str) -> str:
+    """Take out whatever could move a cursor, recolour, reorder or hide: one line of visible characters remains.
+
+    Escape sequences go as wholes. Line breaks, tabs and odd blanks become spaces; control and format characters
+    (bidirectional overrides and zero-width ones are among these) vanish; a lone surrogate becomes U+FFFD.
+    """
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() else _substitute(char) for char in ESCAPES.sub("", text))
+
+
+def _substitute(char: str) -> str:
+    if char.isspace():
+        return " "
+    category = unicodedata.category(char)
+    if category == "Cs":
+        return "\ufffd"
+    return "" if category in {"Cc", "Cf"} else char
+
+
+def last_lines(captured: Captured, count: int) -> tuple[list[str], int]:
+    """Return the last lines of a captured stream, cleaned and without blank ends, and how many stood before them.
+
+    Of a line that was overwritten by carriage returns (a progress bar), what would be seen last is kept.
+    """
+    text = captured.data.decode("utf-8", "replace").rstrip()
+    lines = text.split("\n") if text else []
+    kept = lines[-count:] if count < len(lines) else lines
+    return [clean(line.rstrip("\r").rpartition("\r")[2]).rstrip() for line in kept], len(lines) - len(kept)
+
+
+# --- measuring ------------------------------------------------------------------------------------
+
+
+def cells(text: str) -> int:
+    """Count the terminal cells of a clean text: wide characters two, combining ones none."""
+    return len(text) if text.isascii() else sum(_char_cells(char) for char in text)
+
+
+def _char_cells(char: str) -> int:
+    if unicodedata.category(char) in {"Mn", "Me"}:
+        return 0
+    return 2 if unicodedata.east_asian_width(char) in {"W", "F"} else 1
+
+
+def pad(text: str, width: int) -> str:
+    """Fill a clean text with spaces up to a width in cells."""
+    return text + " " * (width - cells(text))
+
+
+def clip(text: str, width: int, mark: str = "...") -> str:
+    """Shorten a clean text to a width in cells, with a mark where something was left out."""
+    if cells(text) <= width:
+        return text
+    if width <= len(mark):
+        return mark[: max(width, 0)]
+    return _split_at(text, width - len(mark))[0] + mark
+
+
+def _split_at(text: str, width: int) -> tuple[str, str]:
+    """Split a text so that the first part fills at most `width` cells."""
+    used = 0
+    for index, char in enumerate(text):
+        used += _char_cells(char)
+        if used > width:
+            return text[:index], text[index:]
+    return text, ""
+
+
+# --- spans and pages ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Hold a piece of a line in one style; a solid one is not broken at its blanks.
+
+    The text is cleaned here, so nothing unclean can reach a page.
+    """
+
+    text: str
+    style: Style = "plain"
+    solid: bool = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "text", clean(self.text))
+
+
+Line: TypeAlias = Sequence[Span]
+
+
+def width_of(line: Line) -> int:
+    """Count the cells of a line."""
+    return sum(cells(span.text) for span in line)
+
+
+def render(line: Line, *, color: bool) -> str:
+    """Write a line as text; this is the one place where escape sequences are made."""
+    if not color:
+        return "".join(span.text for span in line)
+    return "".join(
+        f"\x1b[{_SGR[span.style]}m{span.text}\x1b[0m" if span.style in _SGR and span.text else span.text
+        for span in line
+    )
+
+
+def wrap(line: Line, width: int, *, hang: int = 0) -> Iterator[Line]:
+    """Break a line at blanks into lines of at most `width` cells, all but the first indented by `hang`.
+
+    A word wider than a whole line is broken inside. Lines become wider where `hang` leaves no room for a character.
+    """
+    width = max(width, hang + 2)
+    text = "".join(span.text for span in line)
+    if text and text[-1] != " " and cells(text) <= width:
+        yield line
+        return
+    row: list[Span] = []
+    gap: list[Span] = []
+    start = 0
+    for word in _words(line):
+        if word[0].text.isspace():
+            gap = word
+            continue
+        if width_of(row) + width_of(gap) + width_of(word) > width and width_of(row) > start:
+            yield row
+            row, gap, start = [Span(" " * hang)], [], hang
+        row, gap, rest = [*row, *gap], [], word
+        while width_of(row) + width_of(rest) > width:
+            head, rest = _cut(rest, width - width_of(row))
+            yield [*row, *head]
+            row, start = [Span(" " * hang)], hang
+        row += rest
+    if width_of(row) > start:
+        yield row
+
+
+def _words(line: Line) -> Iterator[list[Span]]:
+    """Group a line into words and the blanks between them; a word may change its style inside."""
+    group: list[Span] = []
+    for span in line:
+        for text in [span.text] if span.solid and span.text else re.findall(" +|[^ ]+", span.text):
+            if group and text.isspace() != group[-1].text.isspace():
+                yield group
+                group = []
+            group.append(Span(text, span.style))
+    if group:
+        yield group
+
+
+def _cut(word: list[Span], width: int) -> tuple[list[Span], list[Span]]:
+    """Split a word so that the first part fills at most `width` cells."""
+    head: list[Span] = []
+    for index, span in enumerate(word):
+        left, right = _split_at(span.text, width - width_of(head))
+        head.append(Span(left, span.style))
+        if right:
+            return head, [Span(right, span.style), *word[index + 1 :]]
+    return head, []
+
+
+def _bounded(line: Line) -> Iterator[Span]:
+    room = MAX_LINE
+    for span in line:
+        yield replace(span, text=span.text[:room])
+        room = max(room - len(span.text), 0)
+    left_out = sum(len(span.text) for span in line) - MAX_LINE
+    if left_out > 0:
+        yield Span(f" [... {left_out} characters left out]", "dim")
+
+
+class Page:
+    """Gather wrapped lines into one text."""
+
+    def __init__(self, width: int, *, color: bool) -> None:
+        self.width = max(width, 40)
+        self._color = color
+        self._lines: list[str] = []
+
+    def line(self, *spans: Span, indent: int = 0, hang: int = 0) -> None:
+        """Add one line, wrapped; what follows the first row is indented by `hang` more.
+
+        A line of more than `MAX_LINE` characters is cut, and says so: it may come from a hostile target.
+        """
+        for row in wrap([Span(" " * indent), *_bounded(spans)], self.width, hang=indent + hang):
+            self._lines.append(render(row, color=self._color))
+
+    def gap(self) -> None:
+        """Add an empty line, unless the page is empty or ends with one."""
+        if self._lines and self._lines[-1]:
+            self._lines.append("")
+
+    def text(self) -> str:
+        """Return the page, each line ended by a newline."""
+        return "".join(f"{line}\n" for line in self._lines)
+
+
+# --- numbers for people ---------------------------------------------------------------------------
+
+
+def number(value: float) -> float:
+    """Bring any number, also one that a hostile target made up, into the range that arithmetic survives; NaN is 0."""
+    bounded = float(max(min(value, _HUGE), -_HUGE))
+    return 0.0 if math.isnan(bounded) else bounded
+
+
+_HUGE: Final = 1e30
+
+
+def human_bytes(count: float) -> str:
+    """Write a number of bytes in decimal units: ``66.2 GB``."""
+    count = number(count)
+    if abs(count) < 1000:
+        return f"{count:.0f} B"
+    unit, size = next(((unit, size) for unit, size in _BYTE_UNITS if abs(count) < 999.95 * size), _BYTE_UNITS[-1])
+    return f"{count / size:.1f} {unit}"
+
+
+_BYTE_UNITS: Final = (("kB", 1e3), ("MB", 1e6), ("GB", 1e9), ("TB", 1e12), ("PB", 1e15))
+
+
+def human_count(count: float) -> str:
+    """Write a number of parameters: ``5518.2M``, in millions also above a milliard, as people compare checkpoints."""
+    count = number(count)
+    if abs(count) >= 1e6:
+        return f"{count / 1e6:.1f}M"
+    return f"{count / 1e3:.1f}K" if abs(count) >= 1e4 else f"{count:g}"
+
+
+def human_seconds(seconds: float) -> str:
+    """Write a measured time: ``0.21 s``, ``33.1 s``, ``12m 05s``, ``2h 03m``."""
+    seconds = number(seconds)
+    if seconds < 9.995:
+        return f"{seconds:.2f} s" if seconds < 0.995 else f"{seconds:.1f} s"
+    if seconds < 99.95:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes}m {rest:02}s" if minutes < 60 else f"{minutes // 60}h {minutes % 60:02}m"
+
+
+def plural(count: int, noun: str, many: str | None = None) -> str:
+    """Write a count with its noun: ``1 record``, ``2 records``; `many` for a plural that is not made by an s."""
+    return f"{count} {noun if count == 1 else many or noun + 's'}"

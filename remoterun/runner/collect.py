@@ -1,0 +1,371 @@
+"""Take what a target sends, distrust it, and judge how it ended. No I/O."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import signal
+import struct
+from collections.abc import Mapping
+from typing import Final
+
+from remoterun.errors import TargetError
+from remoterun.model import (
+    CacheWork,
+    Captured,
+    Event,
+    Finding,
+    Job,
+    Json,
+    Logged,
+    OutputArrived,
+    PayloadWork,
+    Phase,
+    Progressed,
+    RecordArrived,
+    Severity,
+    Status,
+    format_duration,
+)
+from remoterun.remote import wire
+from remoterun.runner.request import streams
+
+MAX_RECORDS: Final = 100_000
+MAX_BYTES: Final = 64 << 20
+# Lists and objects: a few bytes each on the wire, and some hundred in memory.
+MAX_CONTAINERS: Final = 1_000_000
+_MAX_CONTAINERS_ASIDE: Final = 10_000
+_MAX_DEPTH: Final = 64
+_MAX_LOG: Final = 1000
+_VERDICT_RANK: Final = {"suspect": 1, "unsupported": 1, "bad": 2}
+# What a target may name as its problem; anything else it says is taken as damage.
+_TARGET_CODES: Final = frozenset({"python_too_old", "upload_damaged", "no_space", "start_failed", "payload_killed"})
+
+
+class Kept:
+    """Keep the head and the tail of a stream, whatever its length."""
+
+    def __init__(self, half: int) -> None:
+        self._half = half
+        self._head = bytearray()
+        self._tail = bytearray()
+        self._total = 0
+
+    def add(self, data: bytes) -> None:
+        """Take bytes in their order."""
+        self._total += len(data)
+        room = self._half - len(self._head)
+        if room > 0:
+            self._head += data[:room]
+            data = data[room:]
+        if data:
+            self._tail += data
+            # Cutting at twice the size keeps the cost per byte constant.
+            if len(self._tail) > 2 * self._half:
+                del self._tail[: len(self._tail) - self._half]
+
+    def captured(self, total: int | None = None) -> Captured:
+        """Return what was kept; `total` is the target's own count, where it kept part of the stream back."""
+        tail = bytes(self._tail[-self._half :])
+        return Captured(head=bytes(self._head), tail=tail, total=max(self._total, total or 0))
+
+
+class Collector:
+    """Gather the messages of one job and judge them.
+
+    `handle` returns the events that a message gives rise to. What a target claims is never believed beyond its own
+    outcome: sizes, counts and depth are capped, and an outcome is ok only with a complete result whose count and hash
+    agree with what arrived.
+    """
+
+    def __init__(self, job: Job) -> None:
+        half = (4 << 20) if streams(job) else (512 << 10)
+        self._job = job
+        self._streams = streams(job)
+        self._hash = hashlib.sha256()
+        self._count = 0
+        self._bytes = self._containers = 0
+        self._stdout, self._stderr = Kept(half), Kept(half)
+        self._error: Mapping[str, Json] | None = None
+        self.facts: dict[str, Json] = {}
+        self.records: list[Mapping[str, Json]] = []
+        self.findings: list[Finding] = []
+        self.log: list[str] = []
+        self.result: Mapping[str, Json] | None = None
+        self.state: Mapping[str, Json] = {}
+
+    def handle(self, kind: int, body: bytes) -> Event | None:
+        """Take one whole message.
+
+        Raises:
+            TargetError: when it is damaged, says that the target has a problem, or is more than an outcome may hold.
+        """
+        if kind in (wire.STDOUT, wire.STDERR, wire.STDOUT_TAIL, wire.STDERR_TAIL):
+            return self._output(kind, body)
+        if kind in (wire.RECORD, wire.FINDING):
+            self._count_in(kind, body)
+        elif _containers(body) > _MAX_CONTAINERS_ASIDE:
+            raise self._bad(kind, f"holds more than {_MAX_CONTAINERS_ASIDE} lists and objects")
+        value = self._object(kind, body)
+        handler = _HANDLERS.get(kind)
+        return handler(self, value) if handler else None
+
+    def _count_in(self, kind: int, body: bytes) -> None:
+        """Count what is kept to the end of the run; nothing else grows with its length."""
+        self._count += 1
+        self._bytes += len(body)
+        self._containers += _containers(body)
+        self._hash.update(struct.pack(">BI", kind, len(body)) + body)
+        if self._count > MAX_RECORDS or self._bytes > MAX_BYTES or self._containers > MAX_CONTAINERS:
+            limits = f"{MAX_RECORDS} records, {MAX_BYTES >> 20} MiB or {MAX_CONTAINERS} lists and objects in them"
+            raise TargetError("output_limit", f"the payload sent more than {limits}")
+
+    def _object(self, kind: int, body: bytes) -> dict[str, Json]:
+        try:
+            value = json.loads(body, parse_constant=_finite, parse_float=_finite)
+        except (ValueError, RecursionError) as error:
+            raise self._bad(kind, f"is no JSON: {error}") from error
+        if not isinstance(value, dict):
+            raise self._bad(kind, "is no JSON object")
+        if not _shallow(value, _MAX_DEPTH):
+            raise self._bad(kind, f"is nested deeper than {_MAX_DEPTH} levels")
+        return value
+
+    def _bad(self, kind: int, what: str) -> TargetError:
+        work = self._job.work
+        if kind == wire.RECORD and isinstance(work, PayloadWork) and work.pack.program:
+            return TargetError("payload_failed", f"record {self._count} of the payload {what}")
+        return TargetError("result_damaged", f"a message from the target {what}")
+
+    # --- messages ---
+
+    def _output(self, kind: int, body: bytes) -> Event | None:
+        out = kind in (wire.STDOUT, wire.STDOUT_TAIL)
+        (self._stdout if out else self._stderr).add(body)
+        if not self._streams:
+            return None
+        target, step = self._job.target.id, self._job.step
+        return OutputArrived(target=target, step=step, stream="stdout" if out else "stderr", data=body)
+
+    def _hello(self, value: dict[str, Json]) -> None:
+        self.facts = {str(key)[:64]: _short(item) for key, item in list(value.items())[:32]}
+
+    def _problem(self, value: dict[str, Json]) -> None:
+        code, message = value.get("code"), str(value.get("message", ""))[:4000]
+        if isinstance(code, str) and code in _TARGET_CODES:
+            raise TargetError(code, message)
+        raise TargetError("result_damaged", f"the target named a problem that does not exist: {code!r}"[:4000])
+
+    def _record(self, value: dict[str, Json]) -> Event:
+        self.records.append(value)
+        return RecordArrived(target=self._job.target.id, step=self._job.step, record=value)
+
+    def _finding(self, value: dict[str, Json]) -> None:
+        severity, data = value.get("severity"), value.get("data")
+        if not isinstance(severity, str) or severity not in set(Severity):
+            raise TargetError("result_damaged", f"a finding came with the severity {severity!r}"[:4000])
+        self.findings.append(
+            Finding(
+                rule=str(value.get("rule", "")),
+                severity=Severity(severity),
+                subject=str(value.get("subject", "")),
+                message=str(value.get("message", "")),
+                next_step=str(value.get("next_step", "")),
+                evidence=value.get("evidence"),
+                data=data if isinstance(data, dict) else {},
+            )
+        )
+
+    def _progress(self, value: dict[str, Json]) -> Event | None:
+        done, total = _number(value.get("done")), _number(value.get("total"))
+        if done is None:
+            return None
+        return Progressed(
+            target=self._job.target.id,
+            step=self._job.step,
+            done=done,
+            total=total,
+            unit=str(value.get("unit", ""))[:32],
+            what=str(value.get("what", ""))[:500],
+        )
+
+    def _logged(self, value: dict[str, Json]) -> Event | None:
+        if len(self.log) >= _MAX_LOG:
+            return None
+        text = str(value.get("text", ""))[:4000]
+        self.log.append(text)
+        return Logged(target=self._job.target.id, step=self._job.step, text=text)
+
+    def _said_error(self, value: dict[str, Json]) -> None:
+        self._error = self._error or value
+
+    def _beat(self, value: dict[str, Json]) -> None:
+        self.state = value
+
+    def _finished(self, value: dict[str, Json]) -> None:
+        self.result = value
+        if isinstance(self._job.work, CacheWork):
+            counts: dict[str, Json] = {name: _number(value.get(name)) for name in ("removed", "freed")}
+            self.records.append({"kind": "cache", **counts})
+
+    # --- the end ---
+
+    @property
+    def exit_status(self) -> int | None:
+        """Return the program's own exit status, negative for a signal."""
+        return self._integer("exit_status")
+
+    @property
+    def survivors(self) -> int | None:
+        """Return how many processes could not be killed; None when nobody could look."""
+        return self._integer("survivors")
+
+    @property
+    def stdout(self) -> Captured:
+        """Return what was kept of the program's standard output."""
+        return self._stdout.captured(self._integer("stdout_total"))
+
+    @property
+    def stderr(self) -> Captured:
+        """Return what was kept of the program's standard error."""
+        return self._stderr.captured(self._integer("stderr_total"))
+
+    def _integer(self, name: str) -> int | None:
+        value = (self.result or {}).get(name)
+        return value if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 1 << 62 else None
+
+    def judge(self) -> Status:
+        """Say ok or findings.
+
+        Raises:
+            TargetError: for every other end.
+        """
+        if self.result is None:
+            raise TargetError("connection_lost", "the target's result did not arrive")
+        if isinstance(self._job.work, CacheWork):
+            return Status.OK
+        self._check_whole(self.result)
+        cause = self.result.get("cause")
+        if cause is not None:
+            raise self._ended_by(str(cause))
+        if self._error is not None:
+            raise self._told(self._error)
+        self._check_exit(self.exit_status)
+        if isinstance(self._job.work, PayloadWork) and self.result.get("done") is not True:
+            raise TargetError("payload_crashed", "the payload's process ended without finishing its work")
+        return Status.FINDINGS if self.level() >= self._job.fail_on.rank else Status.OK
+
+    def level(self) -> int:
+        """Rank the worst that was found: -1 nothing, 0 info, 1 suspect, 2 bad.
+
+        A verdict `unsupported` counts as suspect: nothing unchecked is called ok.
+        """
+        ranks = [finding.severity.rank for finding in self.findings]
+        ranks += [_VERDICT_RANK.get(str(record.get("verdict")), -1) for record in self.records]
+        return max(ranks, default=-1)
+
+    def _check_whole(self, result: Mapping[str, Json]) -> None:
+        if "records" not in result:
+            raise TargetError("start_failed", "the payload's process was never started")
+        if result.get("records") != self._count or result.get("hash") != self._hash.hexdigest():
+            said = result.get("records")
+            raise TargetError(
+                "result_damaged",
+                f"{self._count} records arrived where the target counted {said}, or their hash differs",
+            )
+
+    def _ended_by(self, cause: str) -> TargetError:
+        limits = self._job.limits
+        if cause == "run" and limits.run is not None:
+            message = f"the payload was killed after {format_duration(limits.run)}"
+            return TargetError("run_timeout", message, limit=("run", limits.run, "limits.run"))
+        if cause == "stall" and limits.stall is not None:
+            message = f"the payload was killed after {format_duration(limits.stall)} without progress{self._doing()}"
+            return TargetError("stall_timeout", message, limit=("stall", limits.stall, "limits.stall"))
+        if cause == "output":
+            return TargetError("output_limit", "the payload sent a record larger than 16 MiB and was ended")
+        if cause == "cancel":
+            return TargetError("cancelled", "the run was cancelled while the payload ran")
+        return TargetError("lease_expired", "the target heard nothing from here and ended the payload")
+
+    def _doing(self) -> str:
+        state = self.state.get("state")
+        meaning = {"D": "waiting for a disk or network file system", "S": "asleep", "R": "busy"}.get(str(state))
+        return f" (its processes were {meaning})" if meaning else ""
+
+    def _told(self, error: Mapping[str, Json]) -> TargetError:
+        kind, message = error.get("kind"), str(error.get("message", ""))[:4000]
+        if kind == "nothing":
+            return TargetError("nothing_to_check", message)
+        if kind == "fail":
+            return TargetError("payload_failed", message)
+        if kind == "limit":
+            return TargetError("output_limit", message)
+        if kind == "module":
+            where = self.facts.get("interpreter", self._job.target.interpreter)
+            return TargetError("module_missing", f"{message} in {where}")
+        return TargetError("payload_crashed", f"{error.get('type')}: {message}")
+
+    def _check_exit(self, status: int | None) -> None:
+        if status is None:
+            raise TargetError("result_damaged", "the target did not say how the payload ended")
+        if status < 0:
+            name = signal.Signals(-status).name if -status in set(signal.Signals) else f"signal {-status}"
+            raise TargetError("payload_killed", f"the program was ended by {name}")
+        if status > 0:
+            raise TargetError("nonzero_exit", f"the program ended with exit status {status}")
+
+    def phase(self) -> Phase:
+        """Say how far the target came."""
+        return Phase.COLLECT if self.result is not None and "records" in self.result else Phase.RUN
+
+
+_HANDLERS: Final = {
+    wire.HELLO: Collector._hello,
+    wire.PROBLEM: Collector._problem,
+    wire.RECORD: Collector._record,
+    wire.FINDING: Collector._finding,
+    wire.PROGRESS: Collector._progress,
+    wire.LOG: Collector._logged,
+    wire.ERROR: Collector._said_error,
+    wire.HEARTBEAT: Collector._beat,
+    wire.RESULT: Collector._finished,
+}
+
+
+def _finite(text: str) -> float:
+    """Read a number, or a word that JSON does not have; 1e999 reads as an infinity, which it has no word for."""
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(f"{text[:20]} is no JSON number")
+    return number
+
+
+def _number(value: Json) -> float | None:
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 1e18 and not math.isnan(value):
+        return value
+    return None
+
+
+def _short(value: Json) -> Json:
+    return value[:1000] if isinstance(value, str) else value if isinstance(value, (int, float)) else None
+
+
+def _containers(body: bytes) -> int:
+    """Count the lists and objects in a JSON text, or more: brackets in its strings count as well."""
+    return body.count(b"[") + body.count(b"{")
+
+
+def _shallow(value: Json, depth: int) -> bool:
+    """Tell whether a value is nested at most so deep, without recursion: the depth is the target's choice."""
+    waiting: list[tuple[Json, int]] = [(value, depth)]
+    while waiting:
+        item, left = waiting.pop()
+        if left < 0:
+            return False
+        if isinstance(item, dict):
+            waiting += [(child, left - 1) for child in item.values()]
+        elif isinstance(item, list):
+            waiting += [(child, left - 1) for child in item]
+    return True

@@ -1,0 +1,234 @@
+"""Talk with one target over one session, from the opening bytes to the result, with a limit on every wait."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
+
+from remoterun import hops
+from remoterun.errors import TargetError
+from remoterun.model import Captured, Event, Job, Phase, TargetMoved, format_duration
+from remoterun.remote import wire
+from remoterun.remote.stage0 import FOUND
+from remoterun.runner.collect import Collector
+
+if TYPE_CHECKING:
+    from remoterun.runner.request import Request
+    from remoterun.transports import Session
+
+_PING_S: Final = 5.0
+_KEEP_NOISE: Final = 64 * 1024
+_MAX_MESSAGE: Final = 17 << 20
+# How long a target may take to confirm that everything is dead: TERM, grace, KILL, sweep, and the way back.
+CONFIRM_S: Final = 15.0
+# The target enforces `run` itself; if it does not, this much later the controller does.
+_BACKSTOP_S: Final = 30.0
+
+
+class Conversation:
+    """Drive one session. `collector` holds what has arrived, also after a failure."""
+
+    def __init__(
+        self, job: Job, request: Request, session: Session, tell: Callable[[Event], None], deadline: float | None
+    ) -> None:
+        self._job = job
+        self._request = request
+        self._session = session
+        self._tell = tell
+        self._loop = asyncio.get_running_loop()
+        self._decoder = wire.Decoder(request.nonce, keep=_KEEP_NOISE)
+        self._assembler = wire.Assembler(_MAX_MESSAGE)
+        self._tasks: list[asyncio.Task[None]] = []
+        self._writes = asyncio.Lock()
+        self._timer: asyncio.Timeout | None = None
+        self._entered_at = self._loop.time()
+        self._deadline = deadline
+        self._overruled: TargetError | None = None
+        self._waiting_for = "enter"
+        self._code_sent = False
+        self.collector = Collector(job)
+        self.phase = Phase.ENTER
+        self.marks: dict[str, float] = {"enter": self._entered_at}
+
+    @property
+    def noise(self) -> Captured:
+        """Return what stood outside the frames, without stage 0's own mark."""
+        mark = f"{FOUND}\n".encode()
+        kept = bytes(self._decoder.noise)
+        own = len(mark) if mark in kept else 0
+        return Captured(head=kept.replace(mark, b"", 1), total=self._decoder.noise_total - own)
+
+    async def run(self) -> None:
+        """Talk until the result is there.
+
+        Raises:
+            TargetError: for every way in which it does not come.
+        """
+        from remoterun.transports import ConnectionLost
+
+        self._do(self._write(self._request.opening()))
+        try:
+            async with asyncio.timeout_at(None) as self._timer:
+                self._wait_for("enter", self._job.limits.enter)
+                await self._listen()
+        except TimeoutError:
+            raise self._timed_out() from None
+        except ConnectionLost as error:
+            raise self._broken(str(error)) from error
+        except TargetError as error:
+            raise self._overruled or error from error
+        finally:
+            await self._stop_tasks()
+        if self._overruled is not None:
+            raise self._overruled
+
+    def cancel(self, error: TargetError) -> None:
+        """End the run on the target and wait for its confirmation; `error` becomes the outcome's, whatever arrives."""
+        if self._overruled is None:
+            self._overruled = error
+            self._do(self._write(self._request.frame(wire.CANCEL)))
+            self._wait_for("confirm", CONFIRM_S)
+
+    # --- listening ---
+
+    async def _listen(self) -> None:
+        while self.collector.result is None:
+            data = await self._session.read()
+            if not data:
+                self._decoder.close()
+                raise await self._ended()
+            frames = self._decoder.feed(data)
+            for frame in frames:
+                self._take(frame)
+            if frames:
+                # Noise is no sign of life: a job in the background may print for ever.
+                self._restart_wait()
+
+    def _take(self, frame: wire.Frame) -> None:
+        if frame.stream not in (wire.LEG_STREAM, wire.SUPERVISOR_STREAM):
+            # Each stream may hold the beginning of a message.
+            raise TargetError("result_damaged", f"a frame came on the stream {frame.stream}, which nobody has")
+        try:
+            body = self._assembler.add(frame)
+        except wire.WireError as error:
+            raise TargetError("result_damaged", str(error)) from error
+        if body is None:
+            return
+        try:
+            event = self.collector.handle(frame.kind, body)
+        except TargetError as error:
+            if error.code == "start_failed":
+                self.phase = Phase.RUN
+            if error.code != "output_limit":
+                raise
+            self.cancel(error)
+            return
+        if event is not None:
+            self._tell(event)
+        self._advance(frame.kind)
+
+    def _advance(self, kind: int) -> None:
+        if kind == wire.HELLO and self.phase is Phase.ENTER:
+            self._session.entered()
+            self._move(Phase.UPLOAD, "upload", self._job.limits.upload)
+        elif kind == wire.NEED and self.phase is Phase.UPLOAD and not self._code_sent:
+            self._code_sent = True
+            self._do(self._write(self._request.code()))
+        elif kind == wire.STARTED and self.phase is Phase.UPLOAD:
+            self._move(Phase.RUN, "idle", self._job.limits.idle)
+            self._do(self._ping())
+        elif kind == wire.RESULT:
+            self.marks["collect"] = self._loop.time()
+
+    def _move(self, phase: Phase, limit: str, seconds: float | None) -> None:
+        self.phase = phase
+        self.marks[phase.value] = self._loop.time()
+        self._tell(TargetMoved(target=self._job.target.id, step=self._job.step, phase=phase))
+        if self._overruled is None:
+            self._wait_for(limit, seconds)
+
+    # --- limits ---
+
+    def _wait_for(self, limit: str, seconds: float | None) -> None:
+        """Set the clock: this limit, the run's backstop or the total, whichever ends first."""
+        now = self._loop.time()
+        due = [(now + seconds, limit)] if seconds is not None else []
+        if limit != "confirm":
+            if self._deadline is not None:
+                due.append((self._deadline, "total"))
+            if self.phase is Phase.RUN and self._job.limits.run is not None:
+                due.append((self.marks["run"] + self._job.limits.run + _BACKSTOP_S, "run"))
+        when, self._waiting_for = min(due) if due else (None, limit)
+        if self._timer is not None and not self._timer.expired():
+            self._timer.reschedule(when)
+
+    def _restart_wait(self) -> None:
+        if self.phase is Phase.RUN and self._overruled is None:
+            self._wait_for("idle", self._job.limits.idle)
+
+    def _timed_out(self) -> TargetError:
+        if self._overruled is not None:
+            # Asked to end it, and no confirmation came: the outcome keeps its cause, survivors stay unknown.
+            return self._overruled
+        name = self._waiting_for
+        seconds = getattr(self._job.limits, name)
+        told = {
+            "enter": "no answer from the target after",
+            "upload": "the payload's code was not taken after",
+            "idle": "nothing came from the target for",
+            "run": "the target did not end the payload by itself, though its limit passed long ago:",
+            "total": "the target was not done after",
+        }[name]
+        return TargetError(
+            f"{name}_timeout", f"{told} {format_duration(seconds)}", limit=(name, seconds, f"limits.{name}")
+        )
+
+    # --- ends ---
+
+    async def _ended(self) -> TargetError:
+        """Say why the stream ended before the result."""
+        end = await self._session.exit()
+        if self.phase is Phase.ENTER:
+            stderr = self._session.stderr.data.decode("utf-8", "replace")
+            if end.lost:
+                return TargetError("connection_lost", "the SSH connection ended while the target was being entered")
+            noise = bytes(self._decoder.noise).decode("utf-8", "replace")
+            return hops.diagnose(
+                self._job.target, exit_status=end.status, signal=end.signal, stderr=stderr, noise=noise
+            )
+        if self._overruled is not None:
+            return self._overruled
+        return self._broken("the session ended" if not end.lost else "the connection ended")
+
+    def _broken(self, how: str) -> TargetError:
+        doing = (
+            "while the payload's code was being sent"
+            if self.phase is Phase.UPLOAD
+            else "before the result was complete"
+        )
+        return self._overruled or TargetError("connection_lost", f"{how} {doing}")
+
+    # --- writing ---
+
+    def _do(self, work: Coroutine[None, None, None]) -> None:
+        self._tasks.append(asyncio.create_task(work))
+
+    async def _write(self, data: bytes) -> None:
+        from remoterun.transports import SessionEnded
+
+        # A far end that takes no more is heard of by the reader, which knows more about why.
+        with suppress(SessionEnded):
+            async with self._writes:
+                await self._session.write(data)
+
+    async def _ping(self) -> None:
+        while True:
+            await asyncio.sleep(_PING_S)
+            await self._write(self._request.frame(wire.PING))
+
+    async def _stop_tasks(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -1,0 +1,304 @@
+"""Carry a plan out: exactly one outcome per target and step, whatever happens."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from remoterun import hops
+from remoterun.errors import CODES, TargetError
+from remoterun.model import (
+    ErrorInfo,
+    Job,
+    OnEvent,
+    Outcome,
+    OutcomeReady,
+    PayloadRef,
+    PayloadWork,
+    Phase,
+    Plan,
+    Run,
+    RunFinished,
+    RunStarted,
+    Status,
+    TargetMoved,
+    judge,
+)
+from remoterun.runner.conversation import Conversation
+from remoterun.runner.request import Packed, Request
+
+if TYPE_CHECKING:
+    from remoterun.transports import Pool
+
+_DIAGNOSE_S = 5.0
+_GOES_ON = frozenset({Status.OK, Status.FINDINGS})
+
+
+class Control:
+    """Cancel a run from outside: `cancel` asks every target to end and confirm, `abort` leaves at once."""
+
+    def __init__(self) -> None:
+        self.cancelled = False
+        self._active: dict[asyncio.Task[object], Conversation | None] = {}
+
+    def cancel(self) -> None:
+        """Start nothing more, end what runs, wait for the confirmations."""
+        self.cancelled = True
+        for task, conversation in list(self._active.items()):
+            if conversation is None or conversation.phase is Phase.ENTER:
+                # Nothing was started there: a leg that finds its stdin at the end starts nothing.
+                task.cancel()
+            else:
+                conversation.cancel(_cancelled())
+
+    def abort(self) -> None:
+        """Leave now: what is not confirmed stays unconfirmed."""
+        self.cancelled = True
+        for task in list(self._active):
+            task.cancel()
+
+    def enter(self, conversation: Conversation | None) -> None:
+        """Note what the current task is doing, so that it can be cancelled in the right way."""
+        task = asyncio.current_task()
+        if task is not None:
+            self._active[task] = conversation
+
+    def leave(self) -> None:
+        """Forget the current task."""
+        task = asyncio.current_task()
+        if task is not None:
+            self._active.pop(task, None)
+
+
+class _Clock:
+    """Split one job's time into its phases."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._start = self._since = self._loop.time()
+        self._name = "queued"
+        self._spent: dict[str, float] = {}
+
+    def now(self, name: str) -> None:
+        """Close the current phase and open another."""
+        at = self._loop.time()
+        self._spent[self._name] = self._spent.get(self._name, 0.0) + at - self._since
+        self._name, self._since = name, at
+
+    def marks(self, marks: Mapping[str, float]) -> None:
+        """Take over the phases a conversation has measured: when each began."""
+        for name, at in sorted(marks.items(), key=lambda item: item[1]):
+            if at > self._since:
+                self._spent[self._name] = self._spent.get(self._name, 0.0) + at - self._since
+                self._since = at
+            self._name = name
+
+    def timings(self) -> dict[str, float]:
+        """Return seconds by phase, and the total."""
+        self.now("end")
+        names = ("queued", "connect", "enter", "upload", "run")
+        return {name: self._spent.get(name, 0.0) for name in names if name in self._spent} | {
+            "total": self._since - self._start
+        }
+
+
+class _JobRun:
+    """Take one job from the queue to its outcome."""
+
+    def __init__(self, job: Job, request: Request, tell: OnEvent, control: Control) -> None:
+        self._job = job
+        self._request = request
+        self._tell = tell
+        self._control = control
+        self._clock = _Clock()
+        self._phase = Phase.CONNECT
+        self._conversation: Conversation | None = None
+
+    async def outcome(self, pool: Pool) -> Outcome:
+        """Run the job; every failure is a value."""
+        try:
+            return self._finish(await self._attempt(pool), None)
+        except TargetError as error:
+            error = await self._why_no_answer(pool, error)
+            return self._finish(Status(CODES[error.code].status), ErrorInfo.of(error))
+        except asyncio.CancelledError:
+            if not self._control.cancelled:
+                raise
+            return self._finish(Status.CANCELLED, ErrorInfo.of(_cancelled()))
+        except Exception as error:
+            import traceback
+
+            trace = "".join(traceback.format_exception(error))
+            return replace(
+                self._finish(Status.FAILED, ErrorInfo.of(TargetError("internal", repr(error)))), log=(trace,)
+            )
+
+    async def _attempt(self, pool: Pool) -> Status:
+        from remoterun.transports import ConnectionLost
+
+        limits, host = self._job.limits, self._job.target.host
+        self._control.enter(None)
+        try:
+            opening = pool.session(
+                host,
+                hops.enter_argv(self._job.target),
+                connect_s=limits.connect,
+                enter_s=limits.enter,
+                on_phase=self._moved,
+            )
+            async with opening as session:
+                talk = Conversation(self._job, self._request, session, self._tell, self._deadline())
+                self._conversation = talk
+                self._control.enter(talk)
+                try:
+                    await talk.run()
+                finally:
+                    self._clock.marks(talk.marks)
+        except ConnectionLost as error:
+            raise TargetError("connection_lost", f"{host.key}: {error}") from error
+        finally:
+            self._control.leave()
+        return talk.collector.judge()
+
+    async def _why_no_answer(self, pool: Pool, error: TargetError) -> TargetError:
+        """Look once more, after a target gave no answer, whether its guest is frozen."""
+        from remoterun.transports import SessionEnded
+
+        argv = hops.state_argv(self._job.target)
+        if error.code != "enter_timeout" or argv is None or self._control.cancelled:
+            return error
+        try:
+            async with (
+                asyncio.timeout(_DIAGNOSE_S),
+                pool.session(
+                    self._job.target.host, argv, connect_s=_DIAGNOSE_S, enter_s=_DIAGNOSE_S, on_phase=_ignore
+                ) as session,
+            ):
+                answer = await session.read()
+        except (TimeoutError, TargetError, SessionEnded):
+            return error
+        if answer.strip() != b"FROZEN":
+            return error
+        return TargetError("guest_frozen", f"{self._job.target.id} is frozen: {error.message}", limit=error.limit)
+
+    def _deadline(self) -> float | None:
+        total = self._job.limits.total
+        return None if total is None else asyncio.get_running_loop().time() + total
+
+    def _moved(self, phase: Phase, waiting: bool) -> None:  # noqa: FBT001  # the transports' callback
+        self._phase = phase
+        self._clock.now("queued" if waiting else phase.value)
+        self._tell(TargetMoved(target=self._job.target.id, step=self._job.step, phase=phase, waiting=waiting))
+
+    def _finish(self, status: Status, error: ErrorInfo | None) -> Outcome:
+        job, talk = self._job, self._conversation
+        blank = Outcome(
+            target=job.target.id,
+            name=job.target.name,
+            step=job.step,
+            status=status,
+            phase=self._phase,
+            error=error,
+            payload=payload_of(job),
+            timings_s=self._clock.timings(),
+        )
+        if talk is None:
+            return blank
+        got = talk.collector
+        done = got.result is not None
+        return replace(
+            blank,
+            phase=Phase.COLLECT if done and talk.phase is Phase.RUN else talk.phase,
+            facts=got.facts,
+            connections=1,
+            records=tuple(got.records),
+            findings=tuple(got.findings),
+            exit_status=got.exit_status,
+            survivors=got.survivors,
+            stdout=got.stdout,
+            stderr=got.stderr,
+            noise=talk.noise,
+            log=tuple(got.log),
+        )
+
+
+def payload_of(job: Job) -> PayloadRef | None:
+    """Identify the payload of a job; None for a person's own script or program."""
+    return job.work.pack.ref if isinstance(job.work, PayloadWork) else None
+
+
+async def execute(plan: Plan, on_event: OnEvent, control: Control | None = None) -> Run:
+    """Carry out a plan and return its run: one outcome per job, in the plan's order.
+
+    Cancelling the task leaves at once. `control.cancel()` ends it in an orderly way: the run then comes back as
+    interrupted.
+    """
+    from remoterun.transports import Pool
+
+    control = control or Control()
+    started_at = _now()
+    on_event(RunStarted(plan=plan, started_at=started_at))
+    packed = Packed()
+    slots = asyncio.Semaphore(plan.targets_at_once)
+    by_target: dict[str, list[Job]] = {}
+    for job in plan.jobs:
+        by_target.setdefault(job.target.id, []).append(job)
+    async with Pool() as pool:
+
+        async def one_target(jobs: list[Job]) -> list[Outcome]:
+            outcomes: list[Outcome] = []
+            async with slots:
+                for job in jobs:
+                    if control.cancelled or (outcomes and outcomes[-1].status not in _GOES_ON):
+                        outcome = _not_started(job, cancelled=control.cancelled)
+                    else:
+                        key = f"{plan.run_id}/{job.target.id}/{job.step}"
+                        request = Request(job, key, packed, use_cache=plan.use_cache)
+                        outcome = await _JobRun(job, request, on_event, control).outcome(pool)
+                    outcomes.append(outcome)
+                    on_event(OutcomeReady(outcome=outcome))
+            return outcomes
+
+        done = await asyncio.gather(*(one_target(jobs) for jobs in by_target.values()))
+    found = {(outcome.target, outcome.step): outcome for outcomes in done for outcome in outcomes}
+    outcomes = tuple(found[job.target.id, job.step] for job in plan.jobs)
+    run = Run(
+        run_id=plan.run_id,
+        playbook=plan.playbook,
+        playbook_sha256=plan.playbook_sha256,
+        started_at=started_at,
+        finished_at=_now(),
+        status=judge(outcomes, interrupted=control.cancelled),
+        outcomes=outcomes,
+    )
+    on_event(RunFinished(run=run))
+    return run
+
+
+def _not_started(job: Job, *, cancelled: bool) -> Outcome:
+    earlier = TargetError("earlier_step", f"step {job.step - 1} of {job.target.id} did not succeed")
+    error = _cancelled() if cancelled else earlier
+    return Outcome(
+        target=job.target.id,
+        name=job.target.name,
+        step=job.step,
+        status=Status(CODES[error.code].status),
+        phase=Phase.PLAN,
+        error=ErrorInfo.of(error),
+        payload=payload_of(job),
+    )
+
+
+def _cancelled() -> TargetError:
+    return TargetError("cancelled", "the run was cancelled")
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _ignore(phase: Phase, waiting: bool) -> None:  # noqa: FBT001  # the transports' callback
+    """Take no note of the phases of a diagnosing look."""

@@ -1,0 +1,124 @@
+"""Put a job into the bytes that a leg understands."""
+
+from __future__ import annotations
+
+import marshal
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from os import urandom
+from typing import Final
+
+from remoterun.model import CacheWork, ExecWork, Job, Pack, PayloadWork, ScriptWork
+from remoterun.remote.bundle import program
+from remoterun.remote.stage0 import opening
+from remoterun.remote.wire import PACK, REQUEST, Encoder
+from remoterun.store import key_for
+
+INLINE_MAX: Final = 24 * 1024
+"""Packs smaller than this once compressed are sent along; asking first whether the target has them costs more."""
+GRACE_S: Final = 5.0
+"""Between TERM and KILL, on the target."""
+_SILENCE_S: Final = 45.0
+_KEEP_PAYLOAD: Final = (512 * 1024, 512 * 1024)
+_PARTS: Final = 0  # the leg's stream of frames from the controller
+
+
+@dataclass(slots=True)
+class Packed:
+    """Compress each pack once per run."""
+
+    _done: dict[str, bytes] = field(default_factory=dict)
+
+    def get(self, pack: Pack) -> bytes:
+        """Return the pack zlib-compressed."""
+        if pack.sha256 not in self._done:
+            self._done[pack.sha256] = zlib.compress(pack.data, 9)
+        return self._done[pack.sha256]
+
+
+class Request:
+    """Hold what is sent for one job: the opening at once, the code when the target asks for it.
+
+    Marshal (format 2, the same in every Python 3) carries the request: it is C code without an import on the target,
+    holds bytes as they are, and only ever travels towards the target, which trusts its controller.
+    """
+
+    def __init__(self, job: Job, key: str, packed: Packed, *, use_cache: bool) -> None:
+        self.nonce = urandom(8)
+        self._encoder = Encoder(self.nonce, _PARTS)
+        self._job = job
+        self._code = packed.get(job.work.pack) if isinstance(job.work, PayloadWork) else b""
+        self._inline = len(self._code) <= INLINE_MAX or not use_cache
+        self._use_cache = use_cache
+        self.key = key
+
+    def opening(self) -> bytes:
+        """Return everything that is sent without waiting for an answer."""
+        header = marshal.dumps({"nonce": self.nonce, "key": self.key, "cache": self._use_cache}, 2)
+        parts = [opening(self._job.target.interpreter, program(), self._code_key(), header)]
+        parts += self._encoder.frames(REQUEST, marshal.dumps(self._body(), 2))
+        if self._code and self._inline:
+            parts += self._encoder.frames(PACK, self._code)
+        return b"".join(parts)
+
+    def _code_key(self) -> bytes:
+        """Return the key of this target alone: on another, one that it learns is worth nothing."""
+        target = self._job.target
+        return key_for("\0".join(("code", target.host.address, str(target.host.port), target.id, target.user or "")))
+
+    def code(self) -> bytes:
+        """Return the frames that carry the code."""
+        return b"".join(self._encoder.frames(PACK, self._code))
+
+    def frame(self, kind: int) -> bytes:
+        """Return a frame without a body: a ping or a cancellation."""
+        return b"".join(self._encoder.frames(kind))
+
+    def _body(self) -> dict[str, object]:
+        job = self._job
+        limits = {
+            "run": job.limits.run,
+            "stall": job.limits.stall,
+            "silence": job.limits.idle if job.limits.idle is not None else _SILENCE_S,
+            "grace": GRACE_S,
+        }
+        body: dict[str, object] = {"limits": limits, "env": _environment(job.env), "pack": None, "program": None}
+        return body | self._work()
+
+    def _work(self) -> dict[str, object]:
+        work = self._job.work
+        if isinstance(work, CacheWork):
+            return {"mode": "gc"}
+        if isinstance(work, ExecWork):
+            return {"mode": "exec", "argv": list(work.argv), "keep": (None, 0)}
+        if isinstance(work, ScriptWork):
+            return {
+                "mode": "script",
+                "name": work.name,
+                "source": work.source,
+                "args": list(work.args),
+                "keep": (None, 0),
+            }
+        pack = work.pack
+        return {
+            "mode": "payload",
+            "pack": {"sha256": pack.sha256, "size": len(pack.data), "cache": self._use_cache, "inline": self._inline},
+            "entry": pack.entry,
+            "program": pack.program,
+            "requires": list(pack.requires),
+            "python": pack.python,
+            "params": dict(work.params),
+            "keep": _KEEP_PAYLOAD,
+        }
+
+
+def _environment(env: Mapping[str, str]) -> dict[bytes, bytes]:
+    return {
+        key.encode("utf-8", "surrogateescape"): value.encode("utf-8", "surrogateescape") for key, value in env.items()
+    }
+
+
+def streams(job: Job) -> bool:
+    """Tell whether this job's output is passed on as it comes: a person's script or program, not a payload."""
+    return isinstance(job.work, (ScriptWork, ExecWork))

@@ -1,0 +1,484 @@
+"""What a target says, however hostile: it becomes an outcome or a TargetError, never anything else."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import struct
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from remoterun.errors import TargetError
+from remoterun.model import (
+    CacheWork,
+    ExecWork,
+    Host,
+    Job,
+    Json,
+    Limits,
+    Logged,
+    OutputArrived,
+    Pack,
+    PayloadRef,
+    PayloadWork,
+    Phase,
+    Progressed,
+    RecordArrived,
+    ScriptWork,
+    Severity,
+    Status,
+    Target,
+    Work,
+)
+from remoterun.remote import wire
+from remoterun.runner.collect import MAX_BYTES, MAX_CONTAINERS, MAX_RECORDS, Collector, Kept
+
+TARGET = Target(id="kpro6/200", host=Host(key="kpro6", address="10.1.2.6"), guest="200", hop="pct")
+PACK = Pack(ref=PayloadRef(name="look", version="1.0.0", sha256="0" * 64), data=b"", entry="look:run")
+PROGRAM = Pack(ref=PACK.ref, data=b"", program="look.sh")
+PAYLOAD = PayloadWork(pack=PACK, params={})
+SCRIPT = ScriptWork(name="look.py", source=b"")
+KINDS = [getattr(wire, name) for name in dir(wire) if name.isupper() and isinstance(getattr(wire, name), int)]
+
+
+def _collector(work: Work = PAYLOAD, **options: Any) -> Collector:
+    return Collector(Job(target=TARGET, step=2, work=work, **options))
+
+
+def _json(value: object) -> bytes:
+    return json.dumps(value).encode()
+
+
+class Sender:
+    """Say what an honest supervisor says: it counts and hashes what it sends."""
+
+    def __init__(self, work: Work = PAYLOAD, **options: Any) -> None:
+        self.collector = _collector(work, **options)
+        self._hash = hashlib.sha256()
+        self._count = 0
+
+    def say(self, kind: int, value: object) -> None:
+        body = _json(value)
+        if kind in (wire.RECORD, wire.FINDING):
+            self._count += 1
+            self._hash.update(struct.pack(">BI", kind, len(body)) + body)
+        self.collector.handle(kind, body)
+
+    def finding(self, severity: str, rule: str = "r") -> None:
+        self.say(wire.FINDING, {"rule": rule, "severity": severity, "subject": "s", "message": "m"})
+
+    def result(self, **changes: Json) -> Collector:
+        """Say the result of a payload that has done its work, but for the changes."""
+        value: dict[str, Json] = {
+            "exit_status": 0,
+            "cause": None,
+            "done": True,
+            "records": self._count,
+            "hash": self._hash.hexdigest(),
+            "survivors": 0,
+            "stdout_total": 0,
+            "stderr_total": 0,
+        }
+        self.say(wire.RESULT, value | changes)
+        return self.collector
+
+
+def _refusal(collector: Collector) -> TargetError:
+    with pytest.raises(TargetError) as caught:
+        collector.judge()
+    return caught.value
+
+
+# --- hostile messages ---
+
+_scalars = (
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(max_size=8)
+    | st.sampled_from([10**400, -(10**400), 1e308, "bad", "run", "limit", "upload_damaged", "\ud800", 1 << 63])
+)
+_anything = st.recursive(
+    _scalars,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
+    max_leaves=8,
+)
+_known = [
+    "code", "message", "rule", "severity", "subject", "next_step", "evidence", "data", "done", "total", "unit", "what",
+    "text", "kind", "type", "state", "exit_status", "cause", "records", "hash", "survivors", "stdout_total",
+    "stderr_total", "removed", "freed", "hostname", "interpreter", "verdict",
+]  # fmt: skip
+_objects = st.dictionaries(st.sampled_from(_known), _anything, max_size=8)
+_hostile_bodies = st.one_of(
+    _objects.map(_json),
+    _anything.map(_json),
+    st.binary(max_size=60),
+    st.sampled_from(
+        [
+            b"",
+            b"[" * 100_000,
+            b'{"a":' * 2000 + b"1" + b"}" * 2000,
+            b'{"a":%s1%s}' % (b"[" * 64, b"]" * 64),
+            b'{"x":NaN}',
+            b'{"x":-Infinity}',
+            b'{"x":1e999}',
+            b'{"x":%s}' % (b"9" * 5000),
+            b'{"x":"\\ud800"}',
+            b'{"x":"\xff"}',
+            b"\xef\xbb\xbf{}",
+            "{}".encode("utf-16"),
+            b"\x00{\x00}",
+            b'{"records":true,"hash":[]}',
+            b'{"severity":["bad"]}',
+            b'{"severity":{}}',
+            b'{"code":[]}',
+            b'{"code":{}}',
+        ]
+    ),
+)
+_works = st.sampled_from(
+    [PAYLOAD, PayloadWork(pack=PROGRAM, params={}), SCRIPT, ExecWork(argv=(b"true",)), CacheWork()]
+)
+
+
+@given(_works, st.lists(st.tuples(st.sampled_from(KINDS) | st.integers(0, 255), _hostile_bodies), max_size=6))
+@example(PAYLOAD, [(wire.FINDING, b'{"severity":["bad"]}')])
+@example(PAYLOAD, [(wire.PROBLEM, b'{"code":{}}')])
+@example(PAYLOAD, [(wire.RESULT, b'{"cause":{"a":[]}}')])
+def test_whatever_comes_only_target_errors_rise(work: Work, messages: Sequence[tuple[int, bytes]]) -> None:
+    collector = _collector(work)
+    for kind, body in messages:
+        with contextlib.suppress(TargetError):
+            collector.handle(kind, body)
+    with contextlib.suppress(TargetError):
+        assert collector.judge() in {Status.OK, Status.FINDINGS}
+    assert collector.level() in {-1, 0, 1, 2}
+    for captured in (collector.stdout, collector.stderr):
+        assert captured.total >= len(captured.head) + len(captured.tail)
+    for value in (collector.exit_status, collector.survivors):
+        assert value is None or isinstance(value, int)
+    # What was kept can be written as strict JSON, whatever it is.
+    kept = [collector.records, collector.facts, [[item.evidence, dict(item.data)] for item in collector.findings]]
+    json.dumps(kept, allow_nan=False)
+
+
+@pytest.mark.parametrize(
+    ("body", "what"),
+    [
+        (b"not json", "is no JSON"),
+        (b"[1]", "is no JSON object"),
+        (b'{"x":NaN}', "NaN is no JSON"),
+        (b'{"x":[-Infinity]}', "-Infinity is no JSON"),
+        (b'{"x":1e999}', "1e999"),
+        (b'{"x":-1e999}', "-1e999"),
+        (b"[" * 100_000, "is no JSON"),
+        (b'{"x":%s1%s}' % (b"[" * 64, b"]" * 64), "deeper than 64"),
+    ],
+)
+def test_a_bad_record_is_damage_and_of_a_program_its_own_failure(body: bytes, what: str) -> None:
+    for pack, code in ((PACK, "result_damaged"), (PROGRAM, "payload_failed")):
+        with pytest.raises(TargetError) as caught:
+            _collector(PayloadWork(pack=pack, params={})).handle(wire.RECORD, body)
+        assert caught.value.code == code
+        assert what in caught.value.message
+
+
+def test_a_record_may_be_nested_64_deep() -> None:
+    collector = _collector()
+    collector.handle(wire.RECORD, b'{"x":%s1%s}' % (b"[" * 63, b"]" * 63))
+    assert len(collector.records) == 1
+
+
+def test_a_problem_of_the_target_is_raised_under_its_own_code() -> None:
+    with pytest.raises(TargetError) as caught:
+        _collector().handle(wire.PROBLEM, _json({"code": "no_space", "message": "m" * 9000}))
+    assert caught.value.code == "no_space"
+    assert caught.value.message == "m" * 4000
+
+
+@pytest.mark.parametrize("code", ["cancelled", "internal", "", None, 7, [], {}])
+def test_a_target_cannot_name_any_other_problem(code: Json) -> None:
+    with pytest.raises(TargetError) as caught:
+        _collector().handle(wire.PROBLEM, _json({"code": code}))
+    assert caught.value.code == "result_damaged"
+
+
+@pytest.mark.parametrize("severity", ["BAD", "", None, 2, ["bad"], {"bad": 1}, True])
+def test_a_finding_of_an_unknown_severity_is_damage(severity: Json) -> None:
+    with pytest.raises(TargetError) as caught:
+        _collector().handle(wire.FINDING, _json({"severity": severity}))
+    assert caught.value.code == "result_damaged"
+
+
+# --- what comes of messages ---
+
+
+def test_messages_become_events_and_are_kept() -> None:
+    collector = _collector()
+    where: dict[str, Any] = {"target": "kpro6/200", "step": 2}
+    assert collector.handle(wire.HELLO, _json({"hostname": "h" * 2000, "python": "3.8.18", "odd": [1]})) is None
+    assert collector.facts == {"hostname": "h" * 1000, "python": "3.8.18", "odd": None}
+    assert collector.handle(wire.RECORD, b'{"n":1}') == RecordArrived(record={"n": 1}, **where)
+    assert collector.handle(wire.LOG, _json({"text": "t" * 5000})) == Logged(text="t" * 4000, **where)
+    assert collector.handle(
+        wire.PROGRESS, _json({"done": 1, "total": None, "unit": "bytes" * 20, "what": 7})
+    ) == Progressed(done=1, total=None, unit=("bytes" * 20)[:32], what="7", **where)
+    assert collector.handle(wire.PROGRESS, _json({"done": "half"})) is None
+    assert collector.handle(99, b"{}") is None
+    assert collector.log == ["t" * 4000]
+
+
+def test_a_finding_is_kept_with_all_it_says() -> None:
+    sender = Sender()
+    told = {
+        "rule": "nan", "severity": "suspect", "subject": "step_1", "message": "m", "next_step": "n",
+        "evidence": [1], "data": {"tensor": "w"},
+    }  # fmt: skip
+    sender.say(wire.FINDING, told)
+    (finding,) = sender.collector.findings
+    assert {name: getattr(finding, name) for name in told} == told
+    assert finding.severity is Severity.SUSPECT
+
+
+def test_output_of_a_script_is_passed_on_and_of_a_payload_kept() -> None:
+    script, payload = _collector(SCRIPT), _collector()
+    where: dict[str, Any] = {"target": "kpro6/200", "step": 2}
+    assert script.handle(wire.STDOUT, b"\xff") == OutputArrived(stream="stdout", data=b"\xff", **where)
+    assert script.handle(wire.STDERR, b"e") == OutputArrived(stream="stderr", data=b"e", **where)
+    assert payload.handle(wire.STDOUT, b"\xff") is None
+    assert payload.handle(wire.STDERR_TAIL, b"e") is None
+    assert (payload.stdout.data, payload.stderr.data) == (b"\xff", b"e")
+
+
+def test_the_log_is_kept_to_its_bound() -> None:
+    collector = _collector()
+    for number in range(1100):
+        collector.handle(wire.LOG, _json({"text": str(number)}))
+    assert collector.log == [str(number) for number in range(1000)]
+
+
+@given(half=st.integers(1, 40), parts=st.lists(st.binary(max_size=60), max_size=12), beyond=st.integers(0, 5))
+def test_kept_holds_exactly_head_and_tail(half: int, parts: list[bytes], beyond: int) -> None:
+    kept = Kept(half)
+    for part in parts:
+        kept.add(part)
+    whole = b"".join(parts)
+    captured = kept.captured(len(whole) + beyond if beyond else None)
+    assert captured.head == whole[:half]
+    assert captured.tail == whole[half:][-half:]
+    assert captured.total == len(whole) + beyond
+    assert captured.truncated == (len(whole) + beyond > 2 * half or beyond > 0)
+
+
+# --- limits ---
+
+
+def _over(collector: Collector, kind: int, body: bytes) -> TargetError:
+    with pytest.raises(TargetError) as caught:
+        collector.handle(kind, body)
+    return caught.value
+
+
+def test_as_many_records_as_allowed_are_taken_and_no_more() -> None:
+    sender = Sender()
+    body = b"{}"
+    for _ in range(MAX_RECORDS):
+        sender.say(wire.RECORD, {})
+    assert len(sender.collector.records) == MAX_RECORDS
+    assert _over(sender.collector, wire.RECORD, body).code == "output_limit"
+    assert sender.result().result is not None
+
+
+def test_exactly_the_allowed_number_of_records_is_ok() -> None:
+    sender = Sender()
+    for number in range(MAX_RECORDS):
+        sender.say(wire.RECORD, {"n": number})
+    sender.say(wire.HEARTBEAT, {"state": "S"})
+    assert sender.result().judge() is Status.OK
+
+
+def test_what_is_not_kept_has_no_bound() -> None:
+    sender = Sender()
+    for _ in range(MAX_BYTES // (8 << 20) + 1):
+        sender.say(wire.PROGRESS, {"done": 1, "what": "w" * (8 << 20)})
+    assert sender.result().judge() is Status.OK
+
+
+def test_more_bytes_than_allowed_are_refused_and_the_result_still_heard() -> None:
+    sender = Sender()
+    record = {"x": "y" * ((16 << 20) - 100)}
+    for _ in range(MAX_BYTES // (16 << 20)):
+        sender.say(wire.RECORD, record)
+    assert _over(sender.collector, wire.RECORD, _json(record)).code == "output_limit"
+    collector = sender.result(survivors=3)
+    assert collector.result is not None
+    assert collector.survivors == 3
+
+
+def test_small_things_that_are_large_in_memory_are_refused() -> None:
+    sender = Sender()
+    sender.say(wire.RECORD, {"x": [[]] * (MAX_CONTAINERS - 2)})
+    assert _over(sender.collector, wire.RECORD, b"{}").code == "output_limit"
+    assert sender.result().result is not None
+    for kind in (wire.PROGRESS, wire.LOG, wire.HEARTBEAT, wire.ERROR, wire.HELLO, wire.RESULT, 99):
+        assert _over(_collector(), kind, b'{"x":[' + b"[]," * 10_000 + b"[]]}").code == "result_damaged"
+
+
+# --- the judgement ---
+
+
+def test_nothing_but_a_whole_result_is_ok() -> None:
+    sender = Sender()
+    sender.say(wire.RECORD, {"n": 1})
+    assert _refusal(sender.collector).code == "connection_lost"
+    assert sender.result().judge() is Status.OK
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"records": 0},
+        {"records": 2},
+        {"records": None},
+        {"records": "1"},
+        {"hash": ""},
+        {"hash": None},
+        {"hash": hashlib.sha256(b"").hexdigest()},
+    ],
+)
+def test_a_count_or_hash_that_differs_is_damage(changes: Mapping[str, Json]) -> None:
+    sender = Sender()
+    sender.say(wire.RECORD, {"n": 1})
+    error = _refusal(sender.result(**changes))
+    assert error.code == "result_damaged"
+    assert "1 records arrived" in error.message
+
+
+def test_a_record_that_changed_on_its_way_is_damage() -> None:
+    sender = Sender()
+    sender.say(wire.RECORD, {"n": 1})
+    sender.collector.records.clear()
+    changed = _collector()
+    changed.handle(wire.RECORD, _json({"n": 2}))
+    changed.handle(wire.RESULT, _json(dict(sender.result().result or {})))
+    assert _refusal(changed).code == "result_damaged"
+
+
+def test_a_result_without_a_count_means_that_nothing_was_started() -> None:
+    collector = _collector()
+    collector.handle(wire.RESULT, b"{}")
+    assert _refusal(collector).code == "start_failed"
+    assert collector.phase() is Phase.RUN
+
+
+LIMITS = Limits(run=90.0, stall=600.0)
+_NOTHING = {"kind": "nothing", "message": "no checkpoint"}
+_CRASH = {"kind": "crash", "type": "ValueError", "message": "no"}
+_MODULE = {"kind": "module", "type": "ModuleNotFoundError", "message": "No module named 'torch'"}
+
+
+@pytest.mark.parametrize(
+    ("error", "changes", "code", "words"),
+    [
+        (None, {"done": False}, "payload_crashed", "without finishing"),
+        (None, {"done": "yes"}, "payload_crashed", "without finishing"),
+        (None, {"exit_status": 3, "done": False}, "nonzero_exit", "status 3"),
+        (None, {"exit_status": 3}, "nonzero_exit", "status 3"),
+        (None, {"exit_status": -9}, "payload_killed", "SIGKILL"),
+        (None, {"exit_status": -200}, "payload_killed", "signal 200"),
+        (None, {"exit_status": None}, "result_damaged", "did not say"),
+        (None, {"exit_status": True}, "result_damaged", "did not say"),
+        (None, {"exit_status": 1 << 70}, "result_damaged", "did not say"),
+        (_NOTHING, {"exit_status": 1, "done": False}, "nothing_to_check", "no checkpoint"),
+        ({"kind": "fail", "message": "cannot"}, {"exit_status": 1}, "payload_failed", "cannot"),
+        ({"kind": "limit", "message": "over"}, {"exit_status": 0}, "output_limit", "over"),
+        (_MODULE, {"exit_status": 1}, "module_missing", "'torch' in python3"),
+        (_CRASH, {"exit_status": 1}, "payload_crashed", "ValueError: no"),
+        ({"kind": "other"}, {"exit_status": 1}, "payload_crashed", "None"),
+        # The cause for which the target ended the payload beats all that the ending brought about.
+        (_CRASH, {"exit_status": -15, "cause": "run"}, "run_timeout", "90s"),
+        (_CRASH, {"exit_status": -9, "cause": "stall"}, "stall_timeout", "10m"),
+        (_NOTHING, {"exit_status": 1, "cause": "output"}, "output_limit", "16 MiB"),
+        (None, {"exit_status": 0, "cause": "cancel"}, "cancelled", "cancelled"),
+        (None, {"exit_status": -15, "cause": "link"}, "lease_expired", "heard nothing"),
+        (None, {"exit_status": -15, "cause": "silence"}, "lease_expired", "heard nothing"),
+        (None, {"exit_status": 0, "cause": {"odd": []}}, "lease_expired", "heard nothing"),
+        # A damaged result beats everything: nothing it says can be trusted.
+        (_NOTHING, {"exit_status": 1, "cause": "run", "hash": "0"}, "result_damaged", "hash differs"),
+    ],
+)
+def test_the_cause_that_counts(
+    error: Mapping[str, Json] | None, changes: Mapping[str, Json], code: str, words: str
+) -> None:
+    sender = Sender(limits=LIMITS)
+    if error is not None:
+        sender.say(wire.ERROR, error)
+        sender.say(wire.ERROR, {"kind": "crash", "type": "Later", "message": "an error after the first"})
+    refused = _refusal(sender.result(**changes))
+    assert refused.code == code
+    assert words in refused.message
+
+
+@pytest.mark.parametrize(
+    ("cause", "limit"), [("run", ("run", 90.0, "limits.run")), ("stall", ("stall", 600.0, "limits.stall"))]
+)
+def test_a_limit_is_named_with_its_value_and_key(cause: str, limit: tuple[str, float, str]) -> None:
+    sender = Sender(limits=LIMITS)
+    sender.say(wire.HEARTBEAT, {"state": "D"})
+    refused = _refusal(sender.result(cause=cause, exit_status=-9))
+    assert refused.limit == limit
+    assert ("waiting for a disk" in refused.message) == (cause == "stall")
+
+
+def test_the_missing_module_is_told_with_the_interpreter_that_lacks_it() -> None:
+    sender = Sender()
+    sender.say(wire.HELLO, {"interpreter": "/root/venv/bin/python"})
+    sender.say(wire.ERROR, _MODULE)
+    assert _refusal(sender.result(exit_status=1)).message == "No module named 'torch' in /root/venv/bin/python"
+
+
+def test_a_script_is_done_when_it_ends() -> None:
+    assert Sender(SCRIPT).result(done=False).judge() is Status.OK
+    assert _refusal(Sender(SCRIPT).result(done=False, exit_status=1)).code == "nonzero_exit"
+
+
+@pytest.mark.parametrize(
+    ("said", "fail_on", "status"),
+    [
+        ([], Severity.INFO, Status.OK),
+        (["info"], Severity.INFO, Status.FINDINGS),
+        (["info"], Severity.SUSPECT, Status.OK),
+        (["info", "suspect"], Severity.SUSPECT, Status.FINDINGS),
+        (["suspect"], Severity.BAD, Status.OK),
+        (["bad", "info"], Severity.BAD, Status.FINDINGS),
+    ],
+)
+def test_findings_are_judged_by_the_highest(said: list[str], fail_on: Severity, status: Status) -> None:
+    sender = Sender(fail_on=fail_on)
+    for severity in said:
+        sender.finding(severity)
+    assert sender.result().judge() is status
+
+
+@pytest.mark.parametrize(
+    ("verdict", "level"),
+    [("ok", -1), ("in_progress", -1), ("suspect", 1), ("unsupported", 1), ("bad", 2), (None, -1), ([], -1), (3, -1)],
+)
+def test_verdicts_of_records_count_like_findings(verdict: Json, level: int) -> None:
+    sender = Sender()
+    sender.say(wire.RECORD, {"verdict": verdict})
+    sender.say(wire.RECORD, {"no": "verdict"})
+    assert sender.collector.level() == level
+
+
+def test_emptying_a_cache_becomes_a_record() -> None:
+    collector = _collector(CacheWork())
+    collector.handle(wire.RESULT, _json({"removed": 3, "freed": "much"}))
+    assert collector.judge() is Status.OK
+    assert collector.records == [{"kind": "cache", "removed": 3, "freed": None}]

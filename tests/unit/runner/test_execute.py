@@ -1,0 +1,189 @@
+"""A plan carried out on this machine: one outcome per job, in the plan's order, whatever happens."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import stat
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from remoterun.model import (
+    Event,
+    ExecWork,
+    Host,
+    Job,
+    Limits,
+    OutcomeReady,
+    Phase,
+    Plan,
+    RecordArrived,
+    Run,
+    RunFinished,
+    RunStarted,
+    RunStatus,
+    Status,
+    Target,
+    TargetMoved,
+    Work,
+)
+from remoterun.runner import Control, execute
+from tests.support.here import SUPPORTED, nothing_left, payload
+from tests.support.lab.pythons import pythons
+
+HOST = Host(key="here", address="", transport="local")
+FINE, WRONG = ExecWork(argv=(b"true",)), ExecWork(argv=(b"false",))
+
+
+def _job(target: str, work: Work, step: int = 0, *, interpreter: str = "", limits: Limits | None = None) -> Job:
+    where = Target(id=target, host=HOST, interpreter=interpreter or pythons()[SUPPORTED[-1]])
+    return Job(target=where, step=step, work=work, limits=limits or Limits())
+
+
+def _run(
+    *jobs: Job, on_event: Callable[[Event], None] | None = None, control: Control | None = None, at_once: int = 64
+) -> tuple[Run, list[Event]]:
+    events: list[Event] = []
+
+    def tell(event: Event) -> None:
+        events.append(event)
+        if on_event is not None:
+            on_event(event)
+
+    with nothing_left() as run_id:
+        plan = Plan(
+            run_id=run_id, playbook="p", playbook_sha256=None, jobs=jobs, targets_at_once=at_once, use_cache=False
+        )
+        return asyncio.run(execute(plan, tell, control)), events
+
+
+def test_there_is_one_outcome_per_job_in_the_plans_order() -> None:
+    slow = ExecWork(argv=(b"sleep", b"0.3"))
+    jobs = [_job("a", slow), _job("a", FINE, 1), _job("b", FINE), _job("c", WRONG), _job("b", FINE, 1)]
+    run, events = _run(*jobs)
+    assert [(outcome.target, outcome.step) for outcome in run.outcomes] == [(job.target.id, job.step) for job in jobs]
+    assert [outcome.status for outcome in run.outcomes] == [Status.OK, Status.OK, Status.OK, Status.FAILED, Status.OK]
+    assert run.status is RunStatus.INCOMPLETE
+    assert isinstance(events[0], RunStarted)
+    assert isinstance(events[-1], RunFinished)
+    ready = [event.outcome for event in events if isinstance(event, OutcomeReady)]
+    assert sorted(ready, key=lambda outcome: (outcome.target, outcome.step)) == sorted(
+        run.outcomes, key=lambda outcome: (outcome.target, outcome.step)
+    )
+    # A slow target holds nobody up.
+    assert (ready[-1].target, ready[-1].step) == ("a", 1)
+
+
+def test_what_follows_a_failed_step_is_not_started() -> None:
+    run, _ = _run(_job("a", WRONG), _job("a", FINE, 1), _job("a", FINE, 2), _job("b", FINE))
+    assert [outcome.status for outcome in run.outcomes] == [
+        Status.FAILED,
+        Status.NOT_STARTED,
+        Status.NOT_STARTED,
+        Status.OK,
+    ]
+    second = run.outcomes[1]
+    assert second.error is not None
+    assert (second.error.code, second.phase) == ("earlier_step", Phase.PLAN)
+    assert "step 0 of a" in second.error.message
+
+
+def test_findings_hold_no_later_step_up() -> None:
+    run, _ = _run(_job("a", payload("ctx.finding('r', 'bad', 's', 'm')")), _job("a", FINE, 1))
+    assert [outcome.status for outcome in run.outcomes] == [Status.FINDINGS, Status.OK]
+    assert run.status is RunStatus.FINDINGS
+
+
+def test_an_outcome_says_how_long_each_phase_took() -> None:
+    run, events = _run(_job("a", ExecWork(argv=(b"sleep", b"0.2"))))
+    timings = run.outcomes[0].timings_s
+    assert set(timings) == {"queued", "enter", "upload", "run", "total"}
+    assert timings["run"] >= 0.2
+    assert timings["total"] == pytest.approx(sum(timings.values()) - timings["total"], abs=0.01)
+    moves = [(event.phase, event.waiting) for event in events if isinstance(event, TargetMoved)]
+    assert moves == [(Phase.ENTER, False), (Phase.UPLOAD, False), (Phase.RUN, False)]
+
+
+def test_targets_wait_for_each_other_where_the_plan_says_so() -> None:
+    seen: list[int] = []
+    running: set[str] = set()
+
+    def watch(event: Event) -> None:
+        if isinstance(event, TargetMoved) and event.phase is Phase.ENTER:
+            running.add(event.target)
+            seen.append(len(running))
+        elif isinstance(event, OutcomeReady):
+            running.discard(event.outcome.target)
+
+    run, _ = _run(*(_job(name, FINE) for name in "abcde"), on_event=watch, at_once=2)
+    assert run.status is RunStatus.OK
+    assert max(seen) == 2
+
+
+def test_a_cancelled_run_starts_nothing_more_and_is_interrupted() -> None:
+    control = Control()
+    stays = payload("import time\nctx.emit({})\ntime.sleep(1000)")
+
+    def cancel(event: Event) -> None:
+        if isinstance(event, RecordArrived):
+            control.cancel()
+
+    run, _ = _run(_job("a", stays), _job("a", FINE, 1), _job("b", FINE), on_event=cancel, control=control, at_once=1)
+    assert [(outcome.status, outcome.phase) for outcome in run.outcomes] == [
+        (Status.CANCELLED, Phase.COLLECT),
+        (Status.CANCELLED, Phase.PLAN),
+        (Status.CANCELLED, Phase.PLAN),
+    ]
+    assert run.status is RunStatus.INTERRUPTED
+    assert run.outcomes[0].survivors == 0
+
+
+@pytest.mark.parametrize("end", [Control.cancel, Control.abort])
+def test_a_target_that_is_being_entered_is_left_at_once(end: Callable[[Control], None], tmp_path: Path) -> None:
+    never = tmp_path / "python"
+    never.write_text("#!/bin/sh\nexec sleep 1000\n")
+    never.chmod(never.stat().st_mode | stat.S_IXUSR)
+    control = Control()
+
+    def leave(event: Event) -> None:
+        if isinstance(event, TargetMoved) and event.phase is Phase.ENTER:
+            asyncio.get_running_loop().call_later(0.1, end, control)
+
+    run, _ = _run(_job("a", FINE, interpreter=str(never)), on_event=leave, control=control)
+    (outcome,) = run.outcomes
+    assert (outcome.status, outcome.phase, outcome.survivors) == (Status.CANCELLED, Phase.ENTER, None)
+
+
+def test_an_interpreter_that_never_answers_meets_its_limit(tmp_path: Path) -> None:
+    never = tmp_path / "python"
+    never.write_text("#!/bin/sh\nexec sleep 1000\n")
+    never.chmod(never.stat().st_mode | stat.S_IXUSR)
+    run, _ = _run(_job("a", FINE, interpreter=str(never), limits=Limits(enter=0.5)))
+    (outcome,) = run.outcomes
+    assert outcome.error is not None
+    assert (outcome.status, outcome.error.code) == (Status.TIMEOUT, "enter_timeout")
+
+
+@pytest.mark.parametrize(
+    ("interpreter", "code"), [("/no/such/python", "interpreter_missing"), ("/bin/false", "interpreter_broken")]
+)
+def test_an_interpreter_that_is_none_is_told(interpreter: str, code: str) -> None:
+    run, _ = _run(_job("a", FINE, interpreter=interpreter))
+    error = run.outcomes[0].error
+    assert error is not None
+    assert error.code == code
+
+
+def test_a_bug_of_ours_is_the_outcome_of_its_target_alone() -> None:
+    def fall(event: Event) -> None:
+        if isinstance(event, RecordArrived):
+            raise RuntimeError("a listener fell over")
+
+    run, _ = _run(_job("a", payload("import time\nctx.emit({})\ntime.sleep(1000)")), _job("b", FINE), on_event=fall)
+    first, second = run.outcomes
+    assert first.error is not None
+    assert (first.error.code, second.status) == ("internal", Status.OK)
+    assert "a listener fell over" in first.log[0]
+    assert os.fspath(Path(__file__).name) in first.log[0]
