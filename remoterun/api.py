@@ -1,0 +1,232 @@
+"""Put the rooms together: from names and files to a plan, and from a plan to its run."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from remoterun.errors import ConfigError, Problem
+from remoterun.inventory import FILE_NAME, Inventory, Overrides, find_project
+from remoterun.inventory.words import LONGEST_WORD
+from remoterun.model import (
+    ExecWork,
+    Job,
+    Json,
+    Limits,
+    OnEvent,
+    PayloadWork,
+    Plan,
+    Playbook,
+    Run,
+    ScriptWork,
+    Step,
+    Target,
+    Work,
+)
+from remoterun.playbook import find_playbook, resolve_params
+from remoterun.records import dataclass
+
+if TYPE_CHECKING:
+    from remoterun.catalog import Catalog, PayloadInfo
+    from remoterun.runner import Control
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """Say where something is to run and under which settings; every field is what a flag of the command line says.
+
+    `on`, `without` and `only` are selection patterns: union, minus, intersection. `params` holds ``--set`` texts by
+    parameter name, typed by the payload's schema. `limits` are in seconds.
+    """
+
+    on: tuple[str, ...] = ()
+    without: tuple[str, ...] = ()
+    only: tuple[str, ...] = ()
+    params: Mapping[str, str] = field(default_factory=dict)
+    limits: Mapping[str, float | None] = field(default_factory=dict)
+    env: Mapping[str, str] = field(default_factory=dict)
+    overrides: Overrides | None = None
+    targets_at_once: int = 64
+    use_cache: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Project:
+    """Hold what a project folder says: its inventory and its payloads.
+
+    Without a folder only ad hoc targets and built-in payloads are there.
+    """
+
+    root: Path | None
+    inventory: Inventory
+    catalog: Catalog
+
+    @classmethod
+    def load(cls, root: Path | None = None) -> Project:
+        """Load the project at `root`, or the nearest one around the working directory.
+
+        Raises:
+            ConfigError: with every problem of the inventory and the payloads' manifests.
+        """
+        from remoterun.catalog import Catalog
+
+        found = find_project(Path.cwd(), root)
+        file = found / FILE_NAME if found else None
+        inventory = Inventory.load(file) if file and file.exists() else Inventory.empty()
+        return cls(root=found, inventory=inventory, catalog=Catalog.load(found))
+
+    def select(self, choice: Choice, default: Sequence[str] = (), where: str = "targets") -> tuple[Target, ...]:
+        """Return the targets of a choice, or of the default patterns, which stand at the place `where`.
+
+        Raises:
+            ConfigError: when a pattern matches nothing, or nothing was chosen.
+        """
+        on = choice.on or tuple(default)
+        if not on:
+            raise ConfigError(
+                "no target was chosen: name some with --on (a host, a guest, a group, tag:x, or root@address/200)"
+            )
+        return self.inventory.select(
+            on, choice.without, choice.only, choice.overrides, where="--on" if choice.on else where
+        )
+
+    def plan_play(self, name: str, choice: Choice) -> Plan:
+        """Plan a playbook, or a payload as a playbook of its own name, whole and checked, before any login.
+
+        Raises:
+            ConfigError: with every problem found.
+        """
+        playbook = find_playbook(self.root, name, self.catalog.names())
+        payloads = [self.catalog.find(step.payload) for step in playbook.steps]
+        given = _given(choice.params, payloads)
+        jobs: list[Job] = []
+        problems: list[Problem] = []
+        for target in self.select(choice, playbook.targets, f"{playbook.source or playbook.name}: targets"):
+            for index, (step, payload) in enumerate(zip(playbook.steps, payloads, strict=True)):
+                try:
+                    jobs.append(_job(playbook, index, step, payload, target, given[index], choice))
+                except ConfigError as error:
+                    problems += [problem for problem in error.problems if problem not in problems]
+        if problems:
+            raise ConfigError(problems)
+        return _plan(playbook.name, playbook.sha256, jobs, choice)
+
+    def plan_work(self, name: str, work: Work, choice: Choice) -> Plan:
+        """Plan a script or a program on the chosen targets.
+
+        Raises:
+            ConfigError: when a word is longer than the kernel takes, or nothing was chosen.
+        """
+        _check_words(work, choice.env)
+        jobs = [
+            Job(
+                target=target,
+                step=0,
+                work=work,
+                limits=Limits().merged(target.limits).merged(choice.limits),
+                env={**target.env, **choice.env},
+            )
+            for target in self.select(choice)
+        ]
+        return _plan(name, None, jobs, choice)
+
+
+def _job(
+    playbook: Playbook,
+    index: int,
+    step: Step,
+    payload: PayloadInfo,
+    target: Target,
+    given: Mapping[str, Json],
+    choice: Choice,
+) -> Job:
+    """Resolve one target and step: flag > step > playbook > target > the payload's own."""
+    where = f"{playbook.source or playbook.name}: steps.{index}.params ({target.id})"
+    params = {**resolve_params(step, target, {}, playbook=playbook.name), **given}
+    limits = Limits()
+    for nearer in (payload.limits, target.limits, playbook.limits, step.limits, choice.limits):
+        limits = limits.merged(nearer)
+    work = PayloadWork(pack=payload.pack(), params=payload.check_params(params, where=where, variables=target.vars))
+    env = {**target.env, **step.env, **choice.env}
+    _check_words(work, env)
+    return Job(target=target, step=index, work=work, limits=limits, env=env, fail_on=step.fail_on)
+
+
+def _given(texts: Mapping[str, str], payloads: Sequence[PayloadInfo]) -> list[dict[str, Json]]:
+    """Type the ``--set`` texts by each step's payload; a name that no step knows is a problem."""
+    result: list[dict[str, Json]] = [{} for _ in payloads]
+    for name, text in texts.items():
+        takers = [index for index, payload in enumerate(payloads) if name in {param.name for param in payload.params}]
+        # When none takes it, the first one says what it knows.
+        for index in takers or [0]:
+            result[index][name] = payloads[index].parse_param(name, text)
+    return result
+
+
+def _check_words(work: Work, env: Mapping[str, str]) -> None:
+    words = [(f"env {key}", f"{key}={value}".encode("utf-8", "surrogateescape")) for key, value in env.items()]
+    if isinstance(work, ExecWork):
+        words += [(f"word {index} of the command", word) for index, word in enumerate(work.argv)]
+    args = work.args if isinstance(work, ScriptWork) else ()
+    problems = [
+        Problem(path=what, message=f"is {len(word)} bytes long; Linux takes at most {LONGEST_WORD} in one word")
+        for what, word in words
+        if len(word) > LONGEST_WORD
+    ]
+    zeros = [*words, *((f"argument {index}", word) for index, word in enumerate(args))]
+    problems += [
+        Problem(path=what, message="holds a zero byte, which no program can be given")
+        for what, word in zeros
+        if b"\0" in word
+    ]
+    if problems:
+        raise ConfigError(problems)
+
+
+def _plan(name: str, sha256: str | None, jobs: Iterable[Job], choice: Choice) -> Plan:
+    stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
+    return Plan(
+        run_id=f"{stamp}-{secrets.token_hex(4)}",
+        playbook=name,
+        playbook_sha256=sha256,
+        jobs=tuple(jobs),
+        targets_at_once=choice.targets_at_once,
+        use_cache=choice.use_cache,
+    )
+
+
+async def aplay(plan: Plan, on_event: OnEvent | None = None, control: Control | None = None) -> Run:
+    """Carry out a plan inside a running event loop.
+
+    Cancelling the task leaves at once; `control` ends the run in an orderly way.
+    """
+    from remoterun.runner import execute
+
+    return await execute(plan, on_event or _ignore, control)
+
+
+def play(
+    name: str,
+    *,
+    project: Path | None = None,
+    on: Sequence[str] = (),
+    params: Mapping[str, str] | None = None,
+    limits: Mapping[str, float | None] | None = None,
+    on_event: OnEvent | None = None,
+) -> Run:
+    """Play a playbook or payload and return its run. Not for use inside a running event loop: see `aplay`.
+
+    Raises:
+        ConfigError: when anything in the project or the arguments is wrong; nothing was started then.
+    """
+    choice = Choice(on=tuple(on), params=params or {}, limits=limits or {})
+    return asyncio.run(aplay(Project.load(project).plan_play(name, choice), on_event))
+
+
+def _ignore(event: object) -> None:
+    """Take no note of events."""

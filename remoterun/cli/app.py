@@ -1,0 +1,107 @@
+"""The tree of commands."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Annotated, Final, Protocol, cast
+
+import typer
+
+
+class Command(Protocol):
+    """Be what typer builds: a command line that can be run on words."""
+
+    def main(self, args: Sequence[str], *, prog_name: str, standalone_mode: bool) -> object:
+        """Run the words; errors come out as exceptions when not standalone."""
+
+
+def _version(*, value: bool) -> None:
+    if value:
+        from remoterun import __version__
+
+        typer.echo(f"remoterun {__version__}")
+        raise typer.Exit
+
+
+def _root(
+    *,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and leave.")
+    ] = False,
+) -> None:
+    """Run versioned diagnostic payloads inside containers over SSH and gather structured JSON."""
+
+
+def _play(app: typer.Typer) -> None:
+    from remoterun.cli.play import play
+
+    app.command("play")(play)
+
+
+def _run(app: typer.Typer) -> None:
+    from remoterun.cli.play import run
+
+    app.command("run")(run)
+
+
+def _exec(app: typer.Typer) -> None:
+    from remoterun.cli.play import exec_
+
+    app.command("exec")(exec_)
+
+
+def _inventory(app: typer.Typer) -> None:
+    from remoterun.cli.inventory import app as inventory
+
+    app.add_typer(inventory, name="inventory")
+
+
+def _payload(app: typer.Typer) -> None:
+    from remoterun.cli.payload import app as payload
+
+    app.add_typer(payload, name="payload")
+
+
+def _schema(app: typer.Typer) -> None:
+    from remoterun.cli.schema import schema
+
+    app.command("schema")(schema)
+
+
+def _demo(app: typer.Typer) -> None:
+    from remoterun.cli.demo import demo
+
+    app.command("demo")(demo)
+
+
+_COMMANDS: Final[Mapping[str, Callable[[typer.Typer], None]]] = MappingProxyType(
+    {
+        "play": _play,
+        "run": _run,
+        "exec": _exec,
+        "inventory": _inventory,
+        "payload": _payload,
+        "schema": _schema,
+        "demo": _demo,
+    }
+)
+
+
+def command(argv: Sequence[str] = ()) -> Command:
+    """Build the command line: only the command that the words begin with, or all of them.
+
+    Typer takes ten times as long to build them all as to build one.
+    """
+    app = typer.Typer(
+        no_args_is_help=True,
+        add_completion=True,
+        pretty_exceptions_enable=False,
+        rich_markup_mode="rich",
+        callback=_root,
+    )
+    first = argv[0] if argv else ""
+    for name, add in _COMMANDS.items():
+        if first not in _COMMANDS or name == first:
+            add(app)
+    return cast("Command", typer.main.get_command(app))

@@ -1,0 +1,117 @@
+"""Show a plan without a login: every resolved target, parameter and limit, and the exact remote command line."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Iterator
+
+from remoterun import hops
+from remoterun.cli.options import Format
+from remoterun.cli.output import write, write_json
+from remoterun.model import LIMIT_NAMES, ExecWork, Job, Json, PayloadWork, Plan, ScriptWork, format_duration
+
+SCHEMA = "remoterun/plan/1"
+
+
+def show_plan(plan: Plan, output: Format) -> int:
+    """Print a plan in the chosen format and return the exit status."""
+    if output is Format.TABLE:
+        from remoterun.report import clean
+
+        write("\n".join(clean(line) for line in _lines(plan)) + "\n")
+    else:
+        write_json(plan_document(plan), indent=output.indent)
+    return 0
+
+
+def plan_document(plan: Plan) -> dict[str, Json]:
+    """Tell a plan as plain values. Values of the environment may be secrets, so only their names are shown."""
+    return {
+        "schema": SCHEMA,
+        "playbook": {"name": plan.playbook, "sha256": plan.playbook_sha256},
+        "targets_at_once": plan.targets_at_once,
+        "jobs": [_job(job) for job in plan.jobs],
+    }
+
+
+def _job(job: Job) -> dict[str, Json]:
+    target, host = job.target, job.target.host
+    return {
+        "target": target.id,
+        "name": target.name,
+        "step": job.step,
+        "address": host.address,
+        "port": host.port,
+        "user": host.user,
+        "transport": host.transport,
+        "jump": [jump.address for jump in host.jump] if host.jump is not None else None,
+        "interpreter": target.interpreter,
+        **_work(job),
+        "env": [*sorted(job.env)],
+        "limits": {name: format_duration(getattr(job.limits, name)) for name in LIMIT_NAMES},
+        "fail_on": job.fail_on.value,
+        "command": shlex.join(hops.enter_argv(target)),
+    }
+
+
+def _work(job: Job) -> dict[str, Json]:
+    work = job.work
+    if isinstance(work, PayloadWork):
+        ref = work.pack.ref
+        return {
+            "payload": {"name": ref.name, "version": ref.version, "sha256": ref.sha256},
+            "params": dict(work.params),
+        }
+    if isinstance(work, ScriptWork):
+        return {"script": work.name, "bytes": len(work.source), "args": [_text(word) for word in work.args]}
+    if isinstance(work, ExecWork):
+        return {"argv": [_text(word) for word in work.argv]}
+    return {"cache": "emptied"}
+
+
+def _text(word: bytes) -> str:
+    return word.decode("utf-8", "backslashreplace")
+
+
+def _lines(plan: Plan) -> Iterator[str]:
+    jobs = len(plan.jobs)
+    yield f"{plan.playbook}: {jobs} {'job' if jobs == 1 else 'jobs'} planned, nothing started"
+    for job in plan.jobs:
+        yield ""
+        yield from _job_lines(job)
+
+
+def _job_lines(job: Job) -> Iterator[str]:
+    target, host = job.target, job.target.host
+    name = f" ({target.name})" if target.name else ""
+    step = f", step {job.step}" if job.step else ""
+    yield f"{target.id}{name}{step}"
+    if host.transport == "local":
+        yield "  through      this machine, without SSH"
+    else:
+        login = f"{host.user}@" if host.user else ""
+        port = f":{host.port}" if host.port else ""
+        jump = f" via {', '.join(item.address for item in host.jump)}" if host.jump else ""
+        yield f"  through      {login}{host.address}{port}{jump}"
+    yield f"  interpreter  {target.interpreter}"
+    yield from _work_lines(job)
+    if job.env:
+        yield f"  env          {', '.join(sorted(job.env))}"
+    yield "  limits       " + " ".join(f"{name}={format_duration(getattr(job.limits, name))}" for name in LIMIT_NAMES)
+    yield f"  command      {shlex.join(hops.enter_argv(target))}"
+
+
+def _work_lines(job: Job) -> Iterator[str]:
+    work = job.work
+    if isinstance(work, PayloadWork):
+        ref = work.pack.ref
+        yield f"  payload      {ref.name} {ref.version}  sha256:{ref.sha256}"
+        for key, value in work.params.items():
+            yield f"  param        {key} = {json.dumps(value, ensure_ascii=False)}"
+        yield f"  fail_on      {job.fail_on.value}"
+    elif isinstance(work, ExecWork):
+        yield f"  argv         {' '.join(shlex.quote(_text(word)) for word in work.argv)}"
+    elif isinstance(work, ScriptWork):
+        args = " ".join(shlex.quote(_text(word)) for word in work.args)
+        yield f"  script       {work.name} ({len(work.source)} bytes) {args}".rstrip()

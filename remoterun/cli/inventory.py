@@ -1,0 +1,95 @@
+"""`remoterun inventory`: what the inventory says, and whether it is right."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from remoterun.api import Choice, Project
+from remoterun.cli.options import Format, OutputOption, ProjectOption
+from remoterun.cli.output import write, write_json
+from remoterun.model import Json, Target, format_duration
+
+app = typer.Typer(help="What the inventory says, and whether it is right.", no_args_is_help=True)
+
+SCHEMA = "remoterun/inventory/1"
+
+
+@app.command("list")
+def list_(
+    *,
+    on: Annotated[list[str] | None, typer.Option("--on", metavar="PATTERN", help="Only these; default: all.")] = None,
+    project: ProjectOption = None,
+    output: OutputOption = Format.TABLE,
+) -> int:
+    """List the targets, with everything resolved."""
+    targets = Project.load(project).select(Choice(on=tuple(on or ())), ("all",))
+    if output is Format.TABLE:
+        _write_rows([("TARGET", "NAME", "ADDRESS", "INTERPRETER", "TAGS"), *map(_row, targets)])
+    else:
+        document: dict[str, Json] = {"schema": SCHEMA, "targets": [describe(target) for target in targets]}
+        write_json(document, indent=output.indent)
+    return 0
+
+
+@app.command()
+def check(*, project: ProjectOption = None, output: OutputOption = Format.TABLE) -> int:
+    """Check inventory, playbooks and payloads; say every problem at once."""
+    from remoterun.playbook import find_playbook
+
+    loaded = Project.load(project)
+    names = loaded.catalog.names()
+    folder = loaded.root / "playbooks" if loaded.root else None
+    files = sorted([*folder.glob("*.yaml"), *folder.glob("*.yml")]) if folder and folder.is_dir() else []
+    for file in files:
+        for step in find_playbook(loaded.root, file.stem, names).steps:
+            loaded.catalog.find(step.payload)
+    counts = {"targets": len(loaded.inventory.targets), "playbooks": len(files), "payloads": len(names)}
+    if output is Format.TABLE:
+        where = loaded.root or "no project here"
+        write(f"{where}: ok, " + ", ".join(f"{count} {name}" for name, count in counts.items()) + "\n")
+    else:
+        write_json({"schema": "remoterun/check/1", "status": "ok", **counts}, indent=output.indent)
+    return 0
+
+
+def describe(target: Target) -> dict[str, Json]:
+    """Tell a resolved target as plain values; of its environment only the names, since the values may be secrets."""
+    host = target.host
+    return {
+        "id": target.id,
+        "name": target.name,
+        "host": host.key,
+        "guest": target.guest,
+        "address": host.address,
+        "port": host.port,
+        "user": host.user,
+        "transport": host.transport,
+        "hop": target.hop,
+        "become": host.become,
+        "jump": [jump.address for jump in host.jump] if host.jump is not None else None,
+        "interpreter": target.interpreter,
+        "venv": target.venv,
+        "guest_user": target.user,
+        "env": [*sorted(target.env)],
+        "vars": dict(target.vars),
+        "tags": [*sorted(target.tags)],
+        "limits": {name: format_duration(value) for name, value in target.limits.items()},
+    }
+
+
+def _row(target: Target) -> tuple[str, ...]:
+    host = target.host
+    login = f"{host.user}@" if host.user else ""
+    address = (
+        "local" if host.transport == "local" else f"{login}{host.address}" + (f":{host.port}" if host.port else "")
+    )
+    return target.id, target.name or "-", address, target.interpreter, " ".join(sorted(target.tags)) or "-"
+
+
+def _write_rows(rows: list[tuple[str, ...]]) -> None:
+    """Write rows in columns as wide as their widest cell."""
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    for row in rows:
+        write("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() + "\n")

@@ -1,0 +1,253 @@
+"""The flags that several commands share, and what they mean together."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from enum import StrEnum
+from functools import wraps
+from inspect import Parameter, Signature, signature
+from pathlib import Path
+from typing import Annotated, Any, get_type_hints
+
+import typer
+
+from remoterun.api import Choice
+from remoterun.errors import ConfigError, Problem
+from remoterun.inventory import Overrides
+from remoterun.model import LIMIT_NAMES, parse_duration
+
+
+class Format(StrEnum):
+    """Name an output format."""
+
+    TABLE = "table"
+    JSON = "json"
+    JSONL = "jsonl"
+
+    @property
+    def indent(self) -> int | None:
+        """Return how a single document of this format is indented: for people, or on one line."""
+        return 2 if self is Format.JSON else None
+
+
+class Hop(StrEnum):
+    """Name a way of entering guests."""
+
+    PCT = "pct"
+    LXC = "lxc"
+
+
+class Become(StrEnum):
+    """Name a way of becoming root."""
+
+    SUDO = "sudo"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Showing:
+    """Say how a run is to be shown."""
+
+    output: Format = Format.TABLE
+    quiet: bool = False
+    verbose: int = 0
+
+
+_WHERE = "Where"
+_HOW = "How to get there"
+_RUN = "The run"
+
+ProjectOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--project", metavar="DIR", help="Folder with inventory.yaml; default: the nearest parent that has one."
+    ),
+]
+OutputOption = Annotated[
+    Format, typer.Option("--output", "-o", help="What standard output carries.", rich_help_panel=_RUN)
+]
+
+
+def _option(panel: str, *names: str, help: str, **more: Any) -> Any:  # noqa: A002  # typer's own words
+    return typer.Option(*names, help=help, rich_help_panel=panel, **more)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Flags:
+    """Hold the flags that `play`, `run` and `exec` share; `shared` gives them to a command."""
+
+    on: Annotated[
+        list[str] | None,
+        _option(
+            _WHERE,
+            "--on",
+            metavar="PATTERN",
+            help="Targets: id, name, glob, group, tag:x, or ad hoc root@10.1.2.6/200. Repeat for more.",
+        ),
+    ] = None
+    without: Annotated[list[str] | None, _option(_WHERE, "--not", metavar="PATTERN", help="Leave these out.")] = None
+    only: Annotated[list[str] | None, _option(_WHERE, "--and", metavar="PATTERN", help="Keep only these.")] = None
+    project: ProjectOption = None
+    venv: Annotated[
+        str | None, _option(_HOW, "--venv", metavar="PATH", help="The virtual environment on the target.")
+    ] = None
+    python: Annotated[
+        str | None, _option(_HOW, "--python", metavar="PATH", help="The Python on the target: a path or a bare name.")
+    ] = None
+    user: Annotated[str | None, _option(_HOW, "--user", metavar="NAME", help="The account to log in with.")] = None
+    guest_user: Annotated[
+        str | None, _option(_HOW, "--guest-user", metavar="NAME", help="The account inside the guest.")
+    ] = None
+    port: Annotated[int | None, _option(_HOW, "--port", min=1, max=65535, help="The SSH port.")] = None
+    identity: Annotated[
+        list[str] | None, _option(_HOW, "--identity", metavar="FILE", help="Private key for the login.")
+    ] = None
+    known_hosts: Annotated[
+        list[str] | None, _option(_HOW, "--known-hosts", metavar="FILE", help="Read host keys from here.")
+    ] = None
+    host_key: Annotated[
+        list[str] | None, _option(_HOW, "--host-key", metavar="SHA256:...", help="Trust only this fingerprint.")
+    ] = None
+    ssh_config: Annotated[
+        str | None,
+        _option(_HOW, "--ssh-config", metavar="FILE", help="Read this instead of ~/.ssh/config; none for nothing."),
+    ] = None
+    jump: Annotated[
+        str | None,
+        _option(
+            _HOW,
+            "--jump",
+            metavar="HOST",
+            help="Tunnel through user@host:port, or a chain of them; none for a direct connection.",
+        ),
+    ] = None
+    hop: Annotated[Hop | None, _option(_HOW, "--hop", help="How guests are entered.")] = None
+    become: Annotated[Become | None, _option(_HOW, "--become", help="Enter guests through sudo -n.")] = None
+    env: Annotated[
+        list[str] | None, _option(_RUN, "--env", metavar="KEY=VALUE", help="Environment of the program.")
+    ] = None
+    limit: Annotated[
+        list[str] | None,
+        _option(
+            _RUN,
+            "--limit",
+            metavar="NAME=DURATION",
+            help="Bound a phase: connect, enter, upload, idle, stall, run, total. 30s, 20m, 2h, none.",
+        ),
+    ] = None
+    at_once: Annotated[
+        int, _option(_RUN, "--targets-at-once", min=1, max=10_000, help="How many targets run at the same time.")
+    ] = 64
+    output: OutputOption = Format.TABLE
+    quiet: Annotated[bool, _option(_RUN, "--quiet", "-q", help="Say nothing while it runs.")] = False
+    verbose: Annotated[
+        int, _option(_RUN, "--verbose", "-v", count=True, help="Say more: phases and logs; twice: noise too.")
+    ] = 0
+    dry_run: Annotated[
+        bool,
+        _option(
+            _RUN, "--dry-run", help="Show every resolved target, parameter, limit and command line; log in nowhere."
+        ),
+    ] = False
+
+    def choice(self, *, params: Sequence[str] | None = None, no_cache: bool = False) -> Choice:
+        """Put the flags together as the API takes them.
+
+        Raises:
+            ConfigError: when one of them is not of its form.
+        """
+        return Choice(
+            on=tuple(self.on or ()),
+            without=tuple(self.without or ()),
+            only=tuple(self.only or ()),
+            params=pairs(params, "--set"),
+            limits=limits(self.limit),
+            env=pairs(self.env, "--env"),
+            overrides=self.overrides(),
+            targets_at_once=self.at_once,
+            use_cache=not no_cache,
+        )
+
+    def overrides(self) -> Overrides:
+        """Return what the flags say about how targets are reached."""
+        return Overrides(
+            venv=self.venv,
+            python=self.python,
+            user=self.user,
+            guest_user=self.guest_user,
+            port=self.port,
+            hop=self.hop.value if self.hop else None,
+            become=self.become.value if self.become else None,
+            identity_file=tuple(self.identity) if self.identity else None,
+            known_hosts=tuple(self.known_hosts) if self.known_hosts else None,
+            host_key=tuple(self.host_key) if self.host_key else None,
+            ssh_config=self.ssh_config,
+            jump=self.jump,
+        )
+
+    def showing(self) -> Showing:
+        """Return how the run is to be shown."""
+        return Showing(output=self.output, quiet=self.quiet, verbose=self.verbose)
+
+
+def shared(function: Callable[..., int]) -> Callable[..., int]:
+    """Give a command every flag of `Flags`, handed over as its argument `flags`."""
+    hints = get_type_hints(function, include_extras=True)
+    flag_hints = get_type_hints(Flags, include_extras=True)
+    own = [
+        item.replace(annotation=hints[name]) for name, item in signature(function).parameters.items() if name != "flags"
+    ]
+    extra = [
+        Parameter(item.name, Parameter.KEYWORD_ONLY, default=item.default, annotation=flag_hints[item.name])
+        for item in fields(Flags)
+    ]
+
+    @wraps(function)
+    def command(**given: Any) -> int:  # typer hands over what the signature says
+        flags = Flags(**{item.name: given.pop(item.name) for item in fields(Flags)})
+        return function(flags=flags, **given)
+
+    command.__signature__ = Signature([*own, *extra])  # type: ignore[attr-defined]
+    command.__annotations__ = {item.name: item.annotation for item in (*own, *extra)}
+    return command
+
+
+def pairs(texts: Sequence[str] | None, flag: str) -> dict[str, str]:
+    """Split ``KEY=VALUE`` texts; later ones win.
+
+    Raises:
+        ConfigError: for texts without a key and an equals sign.
+    """
+    bad = [text for text in texts or () if "=" not in text[1:]]
+    if bad:
+        raise ConfigError(Problem(path=flag, message=f"{text!r} is not of the form KEY=VALUE") for text in bad)
+    return {key: value for key, _, value in (text.partition("=") for text in texts or ())}
+
+
+def limits(texts: Sequence[str] | None) -> Mapping[str, float | None]:
+    """Read ``NAME=DURATION`` texts.
+
+    Raises:
+        ConfigError: for unknown names and bad durations, all at once.
+    """
+    result: dict[str, float | None] = {}
+    problems: list[Problem] = []
+    for name, text in pairs(texts, "--limit").items():
+        if name not in LIMIT_NAMES:
+            problems.append(
+                Problem(path="--limit", message=f"there is no limit {name!r}; there are {', '.join(LIMIT_NAMES)}")
+            )
+            continue
+        try:
+            result[name] = parse_duration(text)
+        except ConfigError as error:
+            problems += [Problem(path=f"--limit {name}", message=problem.message) for problem in error.problems]
+    if problems:
+        raise ConfigError(problems)
+    return result
+
+
+def word(text: str) -> bytes:
+    """Return the exact bytes of a command-line word, whatever its encoding."""
+    return os.fsencode(text)

@@ -1,0 +1,130 @@
+"""`remoterun payload`: what can be run, in which versions, with which parameters."""
+
+from __future__ import annotations
+
+import json
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from remoterun.api import Project
+from remoterun.cli.options import Flags, Format, OutputOption, ProjectOption, shared
+from remoterun.cli.output import write, write_json
+from remoterun.cli.perform import perform
+from remoterun.model import CacheWork, Json, format_duration
+
+if TYPE_CHECKING:
+    from remoterun.catalog import Param, PayloadInfo
+
+app = typer.Typer(help="What can be run, in which versions, with which parameters.", no_args_is_help=True)
+
+LIST_SCHEMA = "remoterun/payloads/1"
+SHOW_SCHEMA = "remoterun/payload/1"
+
+
+class Kind(StrEnum):
+    """Name a form of payload."""
+
+    PACKAGE = "package"
+    FILE = "file"
+    PROGRAM = "program"
+
+
+@app.command("list")
+def list_(*, project: ProjectOption = None, output: OutputOption = Format.TABLE) -> int:
+    """List the payloads that can be played."""
+    payloads = Project.load(project).catalog.payloads
+    if output is not Format.TABLE:
+        document: dict[str, Json] = {"schema": LIST_SCHEMA, "payloads": [_summary(info) for info in payloads]}
+        write_json(document, indent=output.indent)
+        return 0
+    width = max((len(f"{info.name} {info.version}") for info in payloads), default=0)
+    for info in payloads:
+        shadows = f", shadows {info.shadows}" if info.shadows else ""
+        write(f"{info.name + ' ' + info.version:<{width}}  {info.description} ({info.origin}{shadows})\n")
+    return 0
+
+
+@app.command()
+def show(
+    name: Annotated[str, typer.Argument(help="A payload, with or without a version: check-ckpt, check-ckpt@1.")],
+    *,
+    project: ProjectOption = None,
+    output: OutputOption = Format.TABLE,
+) -> int:
+    """Show one payload: parameters, defaults, limits, and the hash of its code."""
+    info = Project.load(project).catalog.find(name)
+    if output is not Format.TABLE:
+        document: dict[str, Json] = {
+            "schema": SHOW_SCHEMA,
+            **_summary(info),
+            "params": [_param(param) for param in info.params],
+        }
+        write_json(document, indent=output.indent)
+        return 0
+    pack = info.pack()
+    write(f"{info.name} {info.version} ({info.origin})\n{info.description}\n\n")
+    write(f"sha256  {pack.sha256}\ncode    {len(pack.data)} bytes, from {info.path}\n")
+    write(f"needs   Python >= {info.python[0]}.{info.python[1]}{''.join(f', {name}' for name in info.requires)}\n")
+    for limit, value in info.limits.items():
+        write(f"limit   {limit} = {format_duration(value)}\n")
+    if info.params:
+        write("\nparameters, given as --set NAME=VALUE or under `params:`\n")
+    width = max((len(param.name) for param in info.params), default=0)
+    for param in info.params:
+        default = "required" if param.required else f"default {json.dumps(param.default)}"
+        write(f"  {param.name:<{width}}  {param.type}, {default}  {param.help}\n")
+    return 0
+
+
+@app.command()
+def new(
+    name: Annotated[str, typer.Argument(help="The payload's name, such as disk-speed.")],
+    *,
+    kind: Annotated[
+        Kind, typer.Option("--kind", help="A Python package, a single Python file, or any program.")
+    ] = Kind.PACKAGE,
+    project: ProjectOption = None,
+) -> int:
+    """Write a small payload that works, into the project's payloads folder."""
+    from remoterun.catalog import scaffold
+    from remoterun.inventory import find_project
+
+    root = find_project(Path.cwd(), project) or Path.cwd()
+    for path in scaffold(name, root / "payloads", kind.value):
+        write(f"{path}\n")
+    return 0
+
+
+@app.command()
+@shared
+def gc(*, flags: Flags) -> int:
+    """Empty the targets' caches of payload code."""
+    plan = Project.load(flags.project).plan_work("payload gc", CacheWork(), flags.choice())
+    return perform(plan, flags.showing())[1]
+
+
+def _summary(info: PayloadInfo) -> dict[str, Json]:
+    return {
+        "name": info.name,
+        "version": info.version,
+        "description": info.description,
+        "origin": info.origin,
+        "path": str(info.path),
+        "shadows": info.shadows,
+        "sha256": info.pack().sha256,
+        "requires": list(info.requires),
+        "limits": {name: format_duration(value) for name, value in info.limits.items()},
+    }
+
+
+def _param(param: Param) -> dict[str, Json]:
+    return {
+        "name": param.name,
+        "type": param.type,
+        "required": param.required,
+        "default": param.default,
+        "help": param.help,
+    }

@@ -1,0 +1,104 @@
+"""`remoterun play`, `run` and `exec`: everything that starts something on targets."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from remoterun.api import Project
+from remoterun.cli.dryrun import show_plan
+from remoterun.cli.options import Flags, shared, word
+from remoterun.cli.perform import perform
+from remoterun.errors import ConfigError
+from remoterun.model import ExecWork, RunStatus, ScriptWork, Status
+
+_SCRIPT_MAX = 16 << 20
+
+
+@shared
+def play(
+    name: Annotated[str, typer.Argument(metavar="PLAYBOOK", help="A playbook of the project, or a payload.")],
+    *,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="A parameter of the payload.", rich_help_panel="The run"),
+    ] = None,
+    no_cache: Annotated[
+        bool,
+        typer.Option(
+            "--no-cache", help="Send the code anew and leave no copy on the target.", rich_help_panel="The run"
+        ),
+    ] = False,
+    flags: Flags,
+) -> int:
+    """Run a playbook or a payload on targets and show what it found."""
+    plan = Project.load(flags.project).plan_play(name, flags.choice(params=set_, no_cache=no_cache))
+    return show_plan(plan, flags.output) if flags.dry_run else perform(plan, flags.showing())[1]
+
+
+_OwnStatus = Annotated[
+    bool, typer.Option("--exit-status", help="With one target: leave with the program's own exit status.")
+]
+
+
+@shared
+def run(
+    script: Annotated[str, typer.Argument(metavar="SCRIPT.py", help="A local Python file, or - for standard input.")],
+    args: Annotated[
+        list[str] | None, typer.Argument(metavar="-- ARGS...", help="What the script finds in sys.argv.")
+    ] = None,
+    *,
+    exit_status: _OwnStatus = False,
+    flags: Flags,
+) -> int:
+    """Run a local Python file in the targets' environments, with exact arguments; nothing is installed there."""
+    name, source = _read_script(script)
+    work = ScriptWork(name=name, source=source, args=tuple(word(text) for text in args or ()))
+    return _program(name, work, flags, own_status=exit_status)
+
+
+@shared
+def exec_(
+    argv: Annotated[
+        list[str], typer.Argument(metavar="-- PROGRAM ARGS...", help="The program and its exact arguments.")
+    ],
+    *,
+    exit_status: _OwnStatus = False,
+    flags: Flags,
+) -> int:
+    """Run any program on targets, word for word: no shell in between."""
+    return _program(argv[0], ExecWork(argv=tuple(word(text) for text in argv)), flags, own_status=exit_status)
+
+
+def _program(name: str, work: ScriptWork | ExecWork, flags: Flags, *, own_status: bool) -> int:
+    """Run a person's script or program; one that fails by itself is exit status 1, or its own if asked for."""
+    plan = Project.load(flags.project).plan_work(name, work, flags.choice())
+    if own_status and len(plan.jobs) != 1:
+        raise ConfigError(f"--exit-status needs exactly one target; {len(plan.jobs)} were chosen")
+    if flags.dry_run:
+        return show_plan(plan, flags.output)
+    run, status = perform(plan, flags.showing(), programs=True)
+    if status != RunStatus.INCOMPLETE.exit_code:
+        return status
+    codes = {outcome.error.code if outcome.error else "" for outcome in run.outcomes if outcome.status is not Status.OK}
+    if codes != {"nonzero_exit"}:
+        return status
+    return int(run.outcomes[0].exit_status or 0) if own_status else RunStatus.FINDINGS.exit_code
+
+
+def _read_script(path: str) -> tuple[str, bytes]:
+    """Return name and source of a script; ``-`` reads standard input.
+
+    Raises:
+        ConfigError: when it cannot be read or is too large.
+    """
+    try:
+        source = sys.stdin.buffer.read(_SCRIPT_MAX + 1) if path == "-" else Path(path).read_bytes()
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
+    if len(source) > _SCRIPT_MAX:
+        raise ConfigError(f"{path}: is larger than {_SCRIPT_MAX >> 20} MiB, the most a script may have")
+    return ("<stdin>" if path == "-" else Path(path).name), source

@@ -1,0 +1,210 @@
+"""The command line as a process: what it prints where, and how it ends. Everything here runs on this machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+from remoterun.cli import guard
+from remoterun.version import VERSION
+from tests.support.project import REMOTERUN, Project, Result, strict_json
+
+INVENTORY = f"""\
+defaults: {{python: {sys.executable}}}
+hosts:
+  here: {{transport: local, tags: [mine], vars: {{checkpoints: /tmp}}}}
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    """Return a project whose only target is this machine."""
+    (tmp_path / "inventory.yaml").write_text(INVENTORY, "utf-8")
+    made = Project(folder=tmp_path)
+    made.payload(
+        "hello",
+        "def run(ctx):\n    ctx.emit({'hello': ctx.params['name']})\n",
+        params={"name": {"type": "string", "default": "you"}},
+    )
+    return made
+
+
+def bare(*words: str, **more: str) -> Result:
+    """Run a command line without a project."""
+    done = subprocess.run(
+        [*REMOTERUN, *words], capture_output=True, timeout=60, check=False, env={**os.environ, **more}
+    )
+    return Result(status=done.returncode, stdout=done.stdout, stderr=done.stderr.decode())
+
+
+@pytest.mark.parametrize("words", [("--version",), ("--version", "play")])
+def test_version(words: tuple[str, ...]) -> None:
+    assert bare(*words).stdout.decode().strip() == f"remoterun {VERSION}"
+
+
+def test_version_imports_nothing_heavy() -> None:
+    code = (
+        "import sys; sys.argv = ['remoterun', '--version']\n"
+        "from remoterun.__main__ import main; main(); print(sorted(sys.modules))"
+    )
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    for module in ("asyncio", "asyncssh", "pydantic", "rich", "typer", "yaml", "json"):
+        assert f"'{module}'" not in shown
+
+
+def test_play_does_not_parse_an_unchanged_inventory_again(project: Project) -> None:
+    words = project.argv("play", "hello", "--dry-run")[2:]
+    code = (
+        f"import sys; sys.argv = {words!r}\n"
+        "from remoterun.cli import run; run(sys.argv[1:]); sys.stderr.write(str(sorted(sys.modules)))"
+    )
+    loaded = [
+        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stderr
+        for _ in range(2)
+    ]
+    assert "'yaml'" in loaded[0]
+    assert "'pydantic'" in loaded[0]
+    assert "'yaml'" not in loaded[1]
+    assert "'pydantic'" not in loaded[1]
+    assert "'asyncssh'" not in loaded[1]
+
+
+def test_no_words_show_the_commands() -> None:
+    result = bare()
+    assert "play" in result.stdout.decode() + result.stderr
+
+
+def test_play_on_this_machine(project: Project) -> None:
+    result = project.run("play", "hello", "--on", "here", "--set", "name=x y", "--output", "json")
+    assert result.status == 0, result
+    assert result.outcome("here")["records"] == [{"hello": "x y"}]
+
+
+def test_tables_go_to_stdout_and_the_rest_to_stderr(project: Project) -> None:
+    result = project.run("play", "hello")
+    assert b"here" in result.stdout
+    assert b"\x1b" not in result.stdout
+    quiet = project.run("play", "hello", "--quiet")
+    assert quiet.stderr == ""
+    assert quiet.stdout == result.stdout or b"here" in quiet.stdout
+
+
+def test_inventory_list(project: Project) -> None:
+    text = project.run("inventory", "list").stdout.decode().splitlines()
+    assert text[0].split() == ["TARGET", "NAME", "ADDRESS", "INTERPRETER", "TAGS"]
+    assert text[1].split() == ["here", "-", "local", sys.executable, "mine"]
+    document = project.run("inventory", "list", "--output", "json").document
+    assert [target["id"] for target in document["targets"]] == ["here"]
+
+
+def test_inventory_check_tells_every_problem(project: Project) -> None:
+    assert project.run("inventory", "check").status == 0
+    (project.folder / "inventory.yaml").write_text("hosts:\n  a: {adress: x}\n  b: {port: no}\n", "utf-8")
+    result = project.run("inventory", "check", "--output", "json")
+    assert result.status == 2
+    problems = result.document["problems"]
+    assert [(problem["line"], problem["path"]) for problem in problems] == [(2, "hosts.a.adress"), (3, "hosts.b.port")]
+    assert "address" in problems[0]["nearest"]
+    assert result.stderr.count("\n") == 3
+
+
+def test_payload_commands(project: Project) -> None:
+    listed = {item["name"]: item for item in project.run("payload", "list", "--output", "json").document["payloads"]}
+    assert {"hello", "probe", "check-ckpt"} <= set(listed)
+    shown = project.run("payload", "show", "hello", "--output", "json").document
+    assert shown["sha256"] == listed["hello"]["sha256"]
+    assert [param["name"] for param in shown["params"]] == ["name"]
+    assert project.run("payload", "show", "helo").status == 2
+
+
+@pytest.mark.parametrize("kind", ["package", "file", "program"])
+def test_new_payload_plays_at_once(project: Project, kind: str) -> None:
+    made = project.run("payload", "new", f"my-{kind}", "--kind", kind)
+    assert made.status == 0, made
+    result = project.run("play", f"my-{kind}", "--output", "json")
+    assert result.outcome("here")["status"] in {"ok", "findings"}, result.outcome("here")
+    assert project.run("payload", "new", f"my-{kind}", "--kind", kind).status == 2
+
+
+@pytest.mark.parametrize("name", ["inventory", "playbook", "run", "error", "event"])
+def test_schemas_are_schemas(name: str) -> None:
+    schema = strict_json(bare("schema", name).stdout)
+    jsonschema.Draft202012Validator.check_schema(schema)
+
+
+def test_dry_run_starts_nothing_and_shows_everything(project: Project) -> None:
+    result = project.run("play", "hello", "--dry-run", "--limit", "run=90s", "--env", "TOKEN=secret-value")
+    text = result.stdout.decode()
+    assert result.status == 0
+    for part in ("hello 1.0.0", "sha256:", 'name = "you"', "run=90s", "/bin/sh -c", "TOKEN"):
+        assert part in text
+    assert "secret-value" not in text
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("play", "helo"), "hello"),
+        (("play", "hello", "--on", "heer"), "here"),
+        (("play", "hello", "--set", "nme=1"), "name"),
+        (("play", "hello", "--limit", "rn=3s"), "run"),
+        (("play", "hello", "--limit", "run=3"), "duration"),
+        (("play", "hello", "--env", "X"), "KEY=VALUE"),
+    ],
+)
+def test_mistakes_are_told_with_the_nearest_name(project: Project, words: tuple[str, ...], told: str) -> None:
+    result = project.run(*words)
+    assert result.status == 2
+    assert result.stdout == b""
+    assert told in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_several_mistakes_are_told_at_once(project: Project) -> None:
+    result = project.run("play", "hello", "--limit", "rn=3s", "--limit", "run=3", "--output", "json")
+    assert len(result.document["problems"]) == 2
+
+
+def test_project_is_found_from_below(project: Project) -> None:
+    below = project.folder / "a/b"
+    below.mkdir(parents=True)
+    done = subprocess.run([*REMOTERUN, "inventory", "list", "-o", "json"], cwd=below, capture_output=True, check=True)
+    assert json.loads(done.stdout)["targets"][0]["id"] == "here"
+
+
+def test_exec_into_a_closed_pipe(project: Project) -> None:
+    words = " ".join(f"'{word}'" for word in project.argv("exec", "--on", "here", "--", "yes"))
+    done = subprocess.run(
+        ["bash", "-c", f"{words} | head -n 2; echo ${{PIPESTATUS[0]}}"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert done.stdout == "y\ny\n141\n"
+    assert "Traceback" not in done.stderr
+
+
+class Broken:
+    """Be a command line with a bug."""
+
+    def main(self, args: Sequence[str], *, prog_name: str, standalone_mode: bool) -> object:
+        """Fail as no command should."""
+        raise RuntimeError("broken on purpose")
+
+
+def test_a_bug_is_one_line_and_a_file(capsys: pytest.CaptureFixture[str]) -> None:
+    assert guard.run(["play", "hello", "--output", "json"], Broken()) == 4
+    told = capsys.readouterr()
+    assert told.err.count("\n") == 1
+    assert strict_json(told.out.encode())["status"] == "error"
+    path = Path(told.err.strip().rpartition(" ")[2])
+    assert "broken on purpose" in path.read_text("utf-8")
+    path.unlink()

@@ -1,0 +1,1 @@
+"""Docs that cannot drift: generated pages, and the checks that nothing is undocumented."""
