@@ -1,4 +1,4 @@
-"""Make the small real checkpoints that the embedded demo lays out: `python -m benchmarks.make_demo_checkpoints` (needs torch).
+"""Make the small checkpoints that the embedded demo lays out: `python -m benchmarks.make_demo_checkpoints`, with torch.
 
 A small network is trained by AdamW, saved as training scripts save, and damaged in the ways that happen: NaN in the
 optimizer's state, NaN in a weight, a snapshot torn by a concurrent step, a save that was cut off.
@@ -36,7 +36,7 @@ class Training:
             batch = torch.randn(16, 24)
             loss = (self.model(batch) - torch.tanh(batch @ self.task)).pow(2).mean()
             self.optimizer.zero_grad()
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()
             self.optimizer.step()
             self.step += 1
 

@@ -73,7 +73,9 @@ def keep_code(path: str, key: bytes, data: bytes) -> None:
     """Keep the leg's compiled program, signed with the controller's key, then bound what is kept."""
     folder = cache_folder("code")
     if folder is not None and folder == os.path.dirname(path):
-        mark = sha256(key + sha256(key + data).digest()).digest()
+        from _blake2 import blake2b
+
+        mark = blake2b(data, key=key, digest_size=32).digest()
         if _put(path, mark + data):
             _shrink(folder, _MAX_BYTES, _MAX_CODES, os.path.basename(path))
 

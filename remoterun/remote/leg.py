@@ -128,7 +128,6 @@ class Leg:
         nonce: bytes = header["nonce"]  # type: ignore[assignment]
         self.nonce = nonce
         self.key = str(header["key"])
-        self._may_cache = bool(header["cache"])
         self._refused = False
         self._encoder = Encoder(nonce, LEG_STREAM)
         self._inbox = Inbox(nonce, already)
@@ -154,7 +153,7 @@ class Leg:
             return
         request["runtime"] = codes[1]
         link, child = self._start(request, code)
-        if place and self._may_cache:
+        if place:
             # Not before: the payload is on its way, and nothing waits for this.
             keep_code(place, key, marshal.dumps(codes))
         self._relay(link, child)

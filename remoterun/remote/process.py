@@ -20,9 +20,10 @@ from remoterun.remote.wire import STDERR, STDERR_TAIL, STDOUT, STDOUT_TAIL, to_j
 
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _NICE = 10
-# Reads the configuration, then runs the runtime's code from it. A constant: everything variable is in the file.
+# Reads the configuration, then runs the runtime's code from it. It is started as a file: with `-c`, Python 3.13 imports
+# linecache from the working directory, the user's home. Without __file__, multiprocessing's spawn leaves it alone.
 _START = (
-    "import sys,marshal;sys.path[:1]=[];f=open(sys.argv[1],'rb');c=marshal.load(f);f.close();"
+    "import sys,marshal;del __file__;sys.path[:1]=[];f=open(sys.argv[1],'rb');c=marshal.load(f);f.close();"
     "n={'__name__':'remoterun_runtime'};exec(c['runtime'],n);n['main'](c)"
 )
 
@@ -69,14 +70,16 @@ class Payload:
         self._pipes: set[int] = set()
         self.token = os.urandom(8)
         self.pid = 0
+        self.start_fd = -1
+        self.trouble = ""
         self.record_fd = -1
         self.wake_fd = -1
         self.stdout = Capture(-1, STDOUT, STDOUT_TAIL, 0, 0)
         self.stderr = Capture(-1, STDERR, STDERR_TAIL, 0, 0)
 
     def open_pipes(self) -> list[int]:
-        """Return the descriptors that may still bring something."""
-        return list(self._pipes)
+        """Return the descriptors that may still bring something; before the start is known, nothing else counts."""
+        return [self.start_fd] if self.start_fd in self._pipes else list(self._pipes)
 
     def close_pipe(self, fd: int) -> None:
         """Forget a pipe that has ended."""
@@ -90,7 +93,7 @@ class Payload:
                 self.close_pipe(fd)
 
     def start(self) -> None:
-        """Start the process.
+        """Fork the process. Whether it could be executed comes through `start_fd`: a file system may hang there.
 
         Raises:
             OSError, PayloadError: when something on the way cannot be done.
@@ -108,25 +111,22 @@ class Payload:
                 _become(parent, stdin, stdout[1], stderr[1], account()[1])
                 os.execvpe(argv[0], argv, environment)
             except BaseException as error:
-                write_all(status[1], (getattr(error, "strerror", None) or str(error)).encode("utf-8", "replace")[:1000])
+                trouble = "%s: %s" % (os.fsdecode(argv[0])[:500], getattr(error, "strerror", None) or error)
+                write_all(status[1], trouble.encode("utf-8", "replace"))
             finally:
                 os._exit(127)
         for fd in (stdout[1], stderr[1], records[1], status[1], stdin):
             os.close(fd)
-        trouble = os.read(status[0], 1000)
-        os.close(status[0])
-        if trouble:
-            os.waitpid(self.pid, 0)
-            raise PayloadError("%s: %s" % (os.fsdecode(argv[0]), trouble.decode("utf-8", "replace")))
-        self._adopt(stdout[0], stderr[0], records[0])
+        self._adopt(stdout[0], stderr[0], records[0], status[0])
 
-    def _adopt(self, stdout: int, stderr: int, records: int) -> None:
+    def _adopt(self, stdout: int, stderr: int, records: int, status: int) -> None:
         keep: tuple[int | None, int] = self._request["keep"]  # type: ignore[assignment]
         head, tail = keep
         self.stdout = Capture(stdout, STDOUT, STDOUT_TAIL, head, tail)
         self.stderr = Capture(stderr, STDERR, STDERR_TAIL, head, tail)
         self.record_fd = records
-        self._pipes = {stdout, stderr, records}
+        self.start_fd = status
+        self._pipes = {stdout, stderr, records, status}
         for fd in self._pipes:
             os.set_blocking(fd, False)
 
@@ -152,7 +152,8 @@ class Payload:
         code = self._code if request["mode"] == "payload" else request["source"]
         config["path"] = self._place("remoterun-code", code)  # type: ignore[arg-type]
         path = self._place("remoterun-config", marshal.dumps(config))
-        return nothing, [os.fsencode(word) for word in (sys.executable, "-u", "-c", _START, path)]
+        start = self._place("remoterun-start", _START.encode())
+        return nothing, [os.fsencode(word) for word in (sys.executable, "-u", start, path)]
 
     def _program_command(self, program: str) -> tuple[int, list[bytes]]:
         """Unpack a payload that is a program: it reads its parameters on stdin and may open the files beside it."""

@@ -104,11 +104,11 @@ class Context:
         if now < self._progress_due and done != total:
             return
         self._progress_due = now + _PROGRESS_EVERY_S
-        self._channel.send(PROGRESS, {"done": done, "total": total, "unit": unit, "what": what})
+        self._channel.send(PROGRESS, {"done": done, "total": total, "unit": str(unit)[:32], "what": str(what)[:500]})
 
     def log(self, text: str) -> None:
-        """Say something to the person who watches."""
-        self._channel.send(LOG, {"text": str(text)})
+        """Say something, of at most 4000 characters, to the person who watches."""
+        self._channel.send(LOG, {"text": str(text)[:4000]})
 
     def nothing(self, message: str) -> None:
         """End this step as `nothing_to_check`, saying where was looked."""

@@ -8,6 +8,8 @@ busybox ash (csh expands ``!`` inside quotes). It reads the interpreter's path f
 
 from __future__ import annotations
 
+from hashlib import blake2b
+
 MARK = "remoterun0"
 """What stage 0 writes in front of its own few lines, so that they can be told from a banner."""
 FOUND = f"{MARK} start"
@@ -19,9 +21,11 @@ _USUAL = (
 )
 
 # -E: a leaked PYTHONHOME kills the interpreter. -S: the leg needs no site-packages, and site costs more than all of
-# its own work. sys.path[:1]=[]: -c puts the working directory first, where a stray json.py would be imported.
+# its own work. sys.path[:1]=[]: -c puts the working directory first, where a stray json.py would be imported. Python
+# 3.13 imports linecache even before that: hence the cd to a place where no file of anybody's can lie.
 STAGE0 = (
-    "PATH=$PATH:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin; IFS= read -r p; "
+    "PATH=$PATH:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin; cd /proc/sys 2>/dev/null || cd /; "
+    "IFS= read -r p; "
     'case $p in */*) q=$p;; *) q=$(command -v "$p");; esac; '
     f'if [ -f "$q" ] && [ -x "$q" ]; then printf "%s\\n" "{FOUND}"; '
     'exec "$q" -E -S -c "import sys;sys.path[:1]=[];'
@@ -41,14 +45,15 @@ if sys.version_info<(3,8):
 s=i.read(int(i.readline()))
 k=i.read(int(i.readline()))
 c=p=0
-try:
- import marshal,os,pwd
- try:from _sha2 import sha256 as h
- except ImportError:from _sha256 import sha256 as h
- p="%%s/.cache/remoterun/code/%%s-%%x"%%(pwd.getpwuid(os.geteuid())[5],h(s).hexdigest(),sys.hexversion)
- f=open(p,"rb");d=f.read();f.close()
- if h(k+h(k+d[32:]).digest()).digest()==d[:32]:c=marshal.loads(d[32:])
-except Exception:pass
+if k:
+ try:
+  import marshal,os,pwd
+  from _blake2 import blake2b as h
+  v="%%s-%%s-%%x"%%(k[32:].decode(),sys.implementation.cache_tag,sys.hexversion)
+  p="%%s/.cache/remoterun/code/%%s"%%(pwd.getpwuid(os.geteuid())[5],v)
+  f=os.open(p,os.O_RDONLY|os.O_NONBLOCK|os.O_NOFOLLOW|os.O_CLOEXEC);d=os.read(f,1<<22);os.close(f)
+  if h(d[32:],key=k,digest_size=32).digest()==d[:32]:c=marshal.loads(d[32:])
+ except Exception:pass
 if c:p=0
 else:
  import zlib
@@ -59,13 +64,18 @@ leg_main(i,c,k,p)
 BOOT = (_BOOT % MARK).encode()
 
 
+def code_key(secret: bytes, program: bytes) -> bytes:
+    """Join a secret of 32 bytes and the program's name: both sign the compiled program that a target keeps."""
+    return secret + blake2b(program, digest_size=16).hexdigest().encode()
+
+
 def opening(interpreter: str, program: bytes, key: bytes, header: bytes) -> bytes:
     """Build the first bytes on stdin: the interpreter's line, then boot, program, key and header, length-prefixed.
 
     Args:
         interpreter: the path, or a bare name to be looked up on the target.
         program: the sources of leg and runtime with a zero byte between them, zlib-compressed.
-        key: what the compiled program on this target is signed with.
+        key: `code_key` of the program where its compiled form may be kept on the target, else empty.
         header: the marshalled first words to the leg.
 
     Raises:

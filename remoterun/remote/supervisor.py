@@ -165,7 +165,10 @@ class Supervisor:
     def _wait(self) -> None:
         self._link.flush()
         poll = select.poll()
-        poll.register(self._link.fd, select.POLLIN | (select.POLLOUT if self._link.pending else 0))
+        if self._link.lost:
+            self._end("link")
+        else:
+            poll.register(self._link.fd, select.POLLIN | (select.POLLOUT if self._link.pending else 0))
         poll.register(self._payload.wake_fd, select.POLLIN)
         blocked = self._link.full and not self._link.lost
         for fd in () if blocked else self._payload.open_pipes():
@@ -196,8 +199,6 @@ class Supervisor:
             self._heard = time.monotonic()
             if kind == CANCEL:
                 self._end("cancel")
-        if self._link.lost:
-            self._end("link")
 
     def _read(self, fd: int) -> None:
         try:
@@ -210,7 +211,9 @@ class Supervisor:
             self._payload.close_pipe(fd)
             return
         self._moved = time.monotonic()
-        if fd == self._payload.record_fd:
+        if fd == self._payload.start_fd:
+            self._payload.trouble += data.decode("utf-8", "replace")
+        elif fd == self._payload.record_fd:
             self._take_messages(data)
         elif self._lines and fd == self._payload.stdout.fd:
             self._take_lines(data)
@@ -335,6 +338,9 @@ class Supervisor:
 
     def _tell_result(self) -> None:
         payload = self._payload
+        if payload.trouble:
+            _tell_no_start(self._link, "start_failed", payload.trouble)
+            return
         if self._status == 0 and self._cause is None and self._line.strip():
             # The last line needs no newline, unless the program was stopped in the middle of it.
             self._take(RECORD, bytes(self._line))
@@ -356,21 +362,22 @@ class Supervisor:
         self._link.drain()
 
 
+def _tell_no_start(link: Link, code: str, message: str) -> None:
+    link.say(PROBLEM, to_json({"code": code, "message": message}).encode())
+    link.say(RESULT, b"{}")
+    link.drain()
+
+
 def supervise(fd: int, nonce: bytes, key: str, request: dict[str, object], code: bytes, reaper: bool) -> None:
     """Be the supervisor of one request until it is over."""
     link = Link(fd, nonce)
     payload = Payload(key, request, code)
     try:
         payload.start()
-    except (OSError, PayloadError, AttributeError) as error:
-        code_name = (
-            "no_space"
-            if getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT, errno.ENOMEM)
-            else "start_failed"
-        )
-        link.say(PROBLEM, to_json({"code": code_name, "message": str(error)}).encode())
-        link.say(RESULT, b"{}")
-        link.drain()
+    except Exception as error:
+        full = getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT, errno.ENOMEM)
+        known = isinstance(error, (OSError, PayloadError))
+        _tell_no_start(link, "no_space" if full else "start_failed", str(error) if known else repr(error))
     else:
         Supervisor(link, key, request, payload, reaper).run()
     finally:

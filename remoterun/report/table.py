@@ -375,7 +375,13 @@ def _totals(run: Run) -> list[Span]:
 
 
 def _severities(outcomes: Sequence[Outcome]) -> list[str]:
-    found = [finding.severity for outcome in outcomes for finding in outcome.findings]
+    """Count what was found by its worst severity: a checkpoint with three findings is one bad checkpoint."""
+    worst: dict[tuple[int, str], Severity] = {}
+    for index, outcome in enumerate(outcomes):
+        for finding in outcome.findings:
+            key = index, finding.subject
+            worst[key] = max(worst.get(key, finding.severity), finding.severity, key=lambda severity: severity.rank)
+    found = list(worst.values())
     return [f"{found.count(severity)} {severity.value}" for severity in reversed(Severity) if severity in found]
 
 

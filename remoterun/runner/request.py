@@ -11,7 +11,7 @@ from typing import Final
 
 from remoterun.model import CacheWork, ExecWork, Job, Pack, PayloadWork, ScriptWork
 from remoterun.remote.bundle import program
-from remoterun.remote.stage0 import opening
+from remoterun.remote.stage0 import code_key, opening
 from remoterun.remote.wire import PACK, REQUEST, Encoder
 from remoterun.store import key_for
 
@@ -55,15 +55,16 @@ class Request:
 
     def opening(self) -> bytes:
         """Return everything that is sent without waiting for an answer."""
-        header = marshal.dumps({"nonce": self.nonce, "key": self.key, "cache": self._use_cache}, 2)
-        parts = [opening(self._job.target.interpreter, program(), self._code_key(), header)]
+        header = marshal.dumps({"nonce": self.nonce, "key": self.key}, 2)
+        key = code_key(self._secret(), program()) if self._use_cache else b""
+        parts = [opening(self._job.target.interpreter, program(), key, header)]
         parts += self._encoder.frames(REQUEST, marshal.dumps(self._body(), 2))
         if self._code and self._inline:
             parts += self._encoder.frames(PACK, self._code)
         return b"".join(parts)
 
-    def _code_key(self) -> bytes:
-        """Return the key of this target alone: on another, one that it learns is worth nothing."""
+    def _secret(self) -> bytes:
+        """Return a secret for this target alone: on another, one that it learns is worth nothing."""
         target = self._job.target
         return key_for("\0".join(("code", target.host.address, str(target.host.port), target.id, target.user or "")))
 

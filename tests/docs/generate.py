@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
 
 from remoterun.errors import CODES
 from remoterun.model import Limits, Status, format_duration
+from remoterun.payloads.check_ckpt.rules import RULES
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 
@@ -56,7 +58,10 @@ def _errors() -> Iterator[str]:
 
 def limits_page() -> str:
     """Build docs/limits.md from the limits themselves."""
-    rows = [f"| `{item.name}` | {format_duration(item.default)} | {item.metadata['help']} |" for item in fields(Limits)]
+    rows = [
+        f"| `{item.name}` | {format_duration(getattr(Limits(), item.name))} | {item.metadata['help']} |"
+        for item in fields(Limits)
+    ]
     return "\n".join(
         [
             "# Limits",
@@ -102,7 +107,40 @@ def help_of(words: tuple[str, ...]) -> str:
     return "\n".join(line.rstrip() for line in done.stdout.strip().splitlines())
 
 
-PAGES = {"errors.md": errors_page, "limits.md": limits_page, "cli.md": cli_page}
+def rules_page() -> str:
+    """Build docs/rules.md from the rules of check-ckpt and what is said of them."""
+    return "\n".join(_rules()) + "\n"
+
+
+def _rules() -> Iterator[str]:
+    yield "# Rules of check-ckpt"
+    yield ""
+    yield "Every finding carries one of these ids."
+    yield "A rule's id is never used again for something else."
+    yield "A checkpoint's verdict is its highest finding; `in_progress` and `unsupported` are verdicts of their own."
+    yield "Nothing that was not checked is called ok: `bytes_checked` and `unchecked` of a record say what was."
+    yield "This page is generated: `python -m tests.docs.generate`."
+    told = tomllib.loads((DOCS.parent / "remoterun/payloads/check_ckpt/rules.toml").read_text("utf-8"))
+    for name, rule in RULES.items():
+        about = told[name]
+        kind = "proof" if about["proof"] else "judgement"
+        yield ""
+        yield f"## {name}: {about['title']}"
+        yield ""
+        yield f"Severity {rule.severity}; {kind}; seen in the {about['tier']}; since {about['since']}."
+        for word, key in (
+            ("What", "what"),
+            ("Why it matters", "why"),
+            ("How it is found", "how"),
+            ("Guards", "guards"),
+        ):
+            yield ""
+            yield f"**{word}.** {about[key]}"
+        yield ""
+        yield f"**What to do.** {rule.next_step}"
+
+
+PAGES = {"errors.md": errors_page, "limits.md": limits_page, "rules.md": rules_page, "cli.md": cli_page}
 
 
 def main() -> None:

@@ -76,7 +76,6 @@ def test_odd_exceptions_are_crashes(python: str, source: str) -> None:
     assert b"Traceback" in outcome.stderr.data
 
 
-
 @each_python
 def test_a_crash_shows_the_payloads_own_lines(python: str) -> None:
     work = packed(
@@ -86,9 +85,9 @@ def test_a_crash_shows_the_payloads_own_lines(python: str) -> None:
         }
     )
     trace = play(work, python).stderr.data.decode()
-    assert 'File "look/__init__.py", line 4, in run\n    fall(\'here\')\n' in trace
-    assert "File \"look/deep.py\", line 2, in fall\n    raise KeyError(where)\n" in trace
-    assert trace.startswith("Traceback (most recent call last):\n  File \"look/__init__.py\"")
+    assert "File \"look/__init__.py\", line 4, in run\n    fall('here')\n" in trace
+    assert 'File "look/deep.py", line 2, in fall\n    raise KeyError(where)\n' in trace
+    assert trace.startswith('Traceback (most recent call last):\n  File "look/__init__.py"')
     assert "remoterun" not in trace
 
 
@@ -137,7 +136,12 @@ def test_all_that_a_payload_may_say_arrives(python: str) -> None:
     assert record["nested"] == [[{"a": None}], True, 1.5, 10**30]
     assert str(record["text"]).startswith("ü\U0001f600")
     (finding,) = outcome.findings
-    assert (finding.rule, finding.subject, finding.message, finding.next_step) == ("nan", "step_1", "has NaN", "go back")
+    assert (finding.rule, finding.subject, finding.message, finding.next_step) == (
+        "nan",
+        "step_1",
+        "has NaN",
+        "go back",
+    )
     assert (finding.evidence, finding.data) == ({"n": 3}, {"tensor": "w"})
 
 
@@ -170,7 +174,12 @@ def test_what_a_payload_does_to_its_stdout_leaves_the_records_alone(python: str)
 
 @each_python
 def test_a_daemon_that_prints_is_gone_and_the_result_whole(python: str) -> None:
-    work = packed({"look/__init__.py": b"def run(ctx):\n    import look.daemon\n    ctx.emit({'n': 1})\n", "look/daemon.py": _DAEMON.encode()})
+    work = packed(
+        {
+            "look/__init__.py": b"def run(ctx):\n    import look.daemon\n    ctx.emit({'n': 1})\n",
+            "look/daemon.py": _DAEMON.encode(),
+        }
+    )
     outcome = play(work, python)
     assert (outcome.status, outcome.records, outcome.survivors) == (Status.OK, ({"n": 1},), 0)
 
@@ -308,7 +317,7 @@ def test_a_scripts_traceback_names_it_and_shows_its_lines(python: str) -> None:
     outcome = play(script("import sys\n\ndef fall():\n    raise ValueError('down')\n\nfall()\n"), python)
     trace = outcome.stderr.data.decode()
     assert trace.startswith('Traceback (most recent call last):\n  File "look.py", line 6, in <module>\n    fall()\n')
-    assert '  File "look.py", line 4, in fall\n    raise ValueError(\'down\')\n' in trace
+    assert "  File \"look.py\", line 4, in fall\n    raise ValueError('down')\n" in trace
     assert "remoterun" not in trace
 
 

@@ -89,7 +89,7 @@ def test_ten_checkpoints_of_which_three_are_broken(project: Project) -> None:
         "step_9000",
         "step_8000",
     ]
-    rules = {item["subject"]: set() for item in outcome["findings"]}
+    rules: dict[str, set[str]] = {item["subject"]: set() for item in outcome["findings"]}
     for item in outcome["findings"]:
         rules[item["subject"]].add(item["rule"])
     assert "CK001" in rules["step_8000"]
@@ -163,7 +163,13 @@ def test_without_any_file(tmp_path: Path, host: LabHost) -> None:
 def test_fail_on_bad_lets_suspects_pass(project: Project, host: LabHost) -> None:
     folder = project.folder / "playbooks"
     folder.mkdir()
-    book = "targets: kpro6/200\nsteps:\n  - payload: check-ckpt@1\n    fail_on: bad\n    params: {match: 'step_[1-7]000'}\n"
+    book = """\
+targets: kpro6/200
+steps:
+  - payload: check-ckpt@1
+    fail_on: bad
+    params: {match: "step_[1-7]000"}
+"""
     (folder / "early.yaml").write_text(book, "utf-8")
     result = project.run("play", "early", "--output", "json")
     assert result.status == 0, result

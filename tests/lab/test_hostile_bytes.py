@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from remoterun.api import Choice, Project, aplay
-from remoterun.model import ExecWork, Job, Outcome, PayloadWork, Plan, ScriptWork, Status
+from remoterun.model import ExecWork, Job, Outcome, PayloadWork, Plan, ScriptWork, Status, Work
 from tests.support.lab import Lab, LabHost
 from tests.support.project import write_project
 
@@ -110,7 +110,7 @@ def play(folder: Path, host: LabHost, words: list[bytes], env: dict[str, str], g
     loaded = Project.load(folder)
     target = loaded.select(Choice(on=(f"{host.name}/200",)))[0]
     pack = loaded.catalog.find("mirror").pack()
-    works = (
+    works: tuple[Work, ...] = (
         ScriptWork(name="echo.py", source=ECHO, args=tuple(words)),
         ExecWork(argv=(target.interpreter.encode(), b"-c", DUMP.encode(), *words)),
         PayloadWork(pack=pack, params={"given": given}),  # type: ignore[dict-item]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ def host(lab: Lab) -> LabHost:
     )
 
 
-def project_of(folder: Path, host: LabHost, guests: dict[int, dict[str, Any]], **more: Any) -> Project:
+def project_of(folder: Path, host: LabHost, guests: Mapping[Any, dict[str, Any]], **more: Any) -> Project:
     """Write a project whose inventory has just these guests."""
     return write_project(folder, [host], **{host.name: {"guests": guests, **more}})
 

@@ -115,7 +115,7 @@ def test_findings_stand_below_their_checkpoint_worst_first() -> None:
     )
     outcome = ok("kpro6/200", checkpoint(1), checkpoint(2), status=Status.FINDINGS, findings=findings)
     lines = lines_of(outcome)
-    assert lines[0] == "kpro6/200  findings  2 checkpoints, 1 bad, 1 suspect, 1 info, 4.1 s"
+    assert lines[0] == "kpro6/200  findings  2 checkpoints, 1 bad, 1 suspect, 4.1 s"
     assert lines[2:5] == [
         "    bad   CK010  NaN",
         "                 next: Go back.",

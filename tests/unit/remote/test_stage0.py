@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remoterun.remote.stage0 import BOOT, MARK, STAGE0, opening
+from remoterun.remote.stage0 import BOOT, FOUND, MARK, STAGE0, opening
 from tests.support.lab.pythons import pythons
 
 SHELLS = {
@@ -48,7 +48,7 @@ def _first(interpreter: str, program: str = PROGRAM) -> bytes:
 
 
 def _told(executable: str) -> bytes:
-    return f"{[executable, 1, 1, True, b'a header', b'requests']}\n".encode()
+    return f"{FOUND}\n{[executable, 1, 1, True, b'a header', b'requests']}\n".encode()
 
 
 def _old(version: str) -> str:
@@ -90,8 +90,9 @@ def test_it_starts_each_python(version: str) -> None:
 def test_an_old_python_says_what_it_is(version: str) -> None:
     path = _old(version)
     done = _enter(_first(path))
-    mark, what, full, where = done.stdout.decode().split()
-    assert (mark, what, where) == (MARK, "python-too-old", path)
+    found, told = done.stdout.decode().splitlines()
+    mark, what, full, where = told.split()
+    assert (found, mark, what, where) == (FOUND, MARK, "python-too-old", path)
     assert full.startswith(f"{version}.")
     assert (done.returncode, done.stderr) == (126, b"")
 
@@ -122,7 +123,7 @@ def test_the_interpreters_path_is_bytes(folder: str, tmp_path: Path) -> None:
     (place / "python").symlink_to(sys.executable)
     program = "import os\nsys.stdout.buffer.write(os.fsencode(sys.executable))"
     done = _enter(_first(str(place / "python"), program))
-    assert done.stdout == os.fsencode(place / "python")
+    assert done.stdout == f"{FOUND}\n".encode() + os.fsencode(place / "python")
 
 
 def test_a_bare_name_is_looked_up_on_the_path(tmp_path: Path) -> None:
@@ -137,7 +138,7 @@ def test_a_bare_name_is_found_without_any_path() -> None:
         pytest.skip("there is no python3 in the usual folders of this machine")
     done = _enter(_first("python3"), env={})
     assert done.returncode == 0
-    assert os.path.realpath(eval(done.stdout)[0]) == os.path.realpath(found)
+    assert os.path.realpath(eval(done.stdout.splitlines()[1])[0]) == os.path.realpath(found)
 
 
 @pytest.mark.parametrize(
@@ -171,7 +172,7 @@ def test_a_leaked_environment_changes_nothing(tmp_path: Path) -> None:
     }
     program = "import json, marshal, os, zlib\nprint(json.dumps('whole'))"
     done = _enter(_first(sys.executable, program), env=leaked, cwd=tmp_path)
-    assert (done.stdout, done.stderr) == (b'"whole"\n', b"")
+    assert (done.stdout, done.stderr) == (f'{FOUND}\n"whole"\n'.encode(), b"")
 
 
 _paths = st.text(st.characters(exclude_characters="\n\0", exclude_categories=["Cs"]), min_size=1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import itertools
 import json
 import struct
 
@@ -11,10 +12,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from remoterun.remote.wire import (
+    FIRST,
     MAGIC,
     MAX_BODY,
     MAX_FRAME,
-    FIRST,
     MORE,
     RECORD,
     Assembler,
@@ -53,13 +54,13 @@ def _encode(messages: list[Message]) -> list[bytes]:
 
 def _chunks(data: bytes, cuts: list[int]) -> list[bytes]:
     places = sorted({cut % (len(data) + 1) for cut in cuts} | {0, len(data)})
-    return [data[start:end] for start, end in zip(places, places[1:], strict=False)]
+    return [data[start:end] for start, end in itertools.pairwise(places)]
 
 
 def _decode(chunks: list[bytes], *, strict: bool = True) -> tuple[list[Message], Decoder]:
     """Decode as a reader does: to the end, or to the first damage that a strict reader cannot pass."""
     decoder, assembler = Decoder(NONCE, keep=1 << 20), Assembler(CAP, strict)
-    messages = []
+    messages: list[Message] = []
     for chunk in chunks:
         for frame in decoder.feed(chunk):
             try:
@@ -247,7 +248,7 @@ _values = st.recursive(
 )
 
 
-class _Word(str, enum.Enum):
+class _Word(enum.StrEnum):
     NO = "no"
 
 

@@ -363,7 +363,6 @@ def test_a_count_or_hash_that_differs_is_damage(changes: Mapping[str, Json]) -> 
 def test_a_record_that_changed_on_its_way_is_damage() -> None:
     sender = Sender()
     sender.say(wire.RECORD, {"n": 1})
-    sender.collector.records.clear()
     changed = _collector()
     changed.handle(wire.RECORD, _json({"n": 2}))
     changed.handle(wire.RESULT, _json(dict(sender.result().result or {})))

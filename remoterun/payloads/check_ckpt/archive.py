@@ -1,0 +1,245 @@
+"""The directory of a zip file, read strictly: where readers disagree about an archive, damage and attacks hide."""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, Dict, List, NamedTuple, Optional, Tuple, Union
+
+from .model import FlawedError, Found, clean_text, count_of
+
+if TYPE_CHECKING:
+    from .source import Source
+
+LOCAL = b"PK\x03\x04"
+_CENTRAL = b"PK\x01\x02"
+_END = b"PK\x05\x06"
+_END64 = b"PK\x06\x06"
+_LOCATOR64 = b"PK\x06\x07"
+# The end record and the longest comment that may follow it.
+_TAIL = 22 + 65535
+# 60,000 tensors with their optimizer state need 18 MB.
+_MAX_DIRECTORY = 64 * 1024 * 1024
+_MAX_ENTRIES = 600_000
+_ENCRYPTED = 0x0001 | 0x0040 | 0x2000
+_U32, _U16 = 0xFFFFFFFF, 0xFFFF
+# Headers this close to each other are read in one go.
+_NEAR = 64 * 1024
+
+
+class Entry(NamedTuple):
+    """Place one record: its local header, its data and their CRC-32."""
+
+    name: str
+    header: int
+    offset: int
+    size: int
+    crc: int
+
+
+class Directory(NamedTuple):
+    """Hold the records of an archive in the order of the file; `overlaps` forbids reading them all."""
+
+    entries: List[Entry]
+    found: List[Found]
+    overlaps: bool
+
+
+class _End(NamedTuple):
+    offset: int
+    entries: int
+    size: int
+    start: int
+    trailing: int
+
+
+def read_directory(source: Source) -> Optional[Directory]:
+    """Read the directory; None when there is none: of a file that starts like a zip, the end is missing.
+
+    Raises:
+        FlawedError: when there is one that can't be read.
+    """
+    end = _find_end(source)
+    if end is None:
+        return None
+    if end.size > _MAX_DIRECTORY or end.entries > _MAX_ENTRIES:
+        raise FlawedError(
+            "CK103", "the directory claims %s in %s bytes" % (count_of(end.entries, "record"), format(end.size, ","))
+        )
+    if end.start + end.size > end.offset:
+        raise FlawedError(
+            "CK025", "the directory reaches beyond its own end record: offset %d, size %d" % (end.start, end.size)
+        )
+    raw = _central_entries(source.read(end.start, end.size), end.entries)
+    found: List[Found] = []
+    if end.trailing:
+        found.append(
+            Found("CK025", "%s after the end of the archive" % count_of(end.trailing, "byte"), severity="info")
+        )
+    headers = _Headers(source)
+    entries: List[Entry] = []
+    for each in raw:
+        located = _located(headers, each, end.start)
+        if isinstance(located, Entry):
+            entries.append(located)
+        elif located is not None:
+            found.append(located)
+    overlaps = _check_places(entries, found)
+    _check_names(entries, found)
+    return Directory(entries, found, overlaps)
+
+
+def _find_end(source: Source) -> Optional[_End]:
+    start = max(0, source.size - _TAIL)
+    tail = source.read(start, source.size - start)
+    stop = len(tail)
+    while True:
+        at = tail.rfind(_END, 0, stop)
+        if at < 0:
+            return None
+        stop = at + 3
+        if at + 22 <= len(tail):
+            entries, size, offset, comment = struct.unpack_from("<HIIH", tail, at + 10)
+            # Readers skip zeros after the end; a comment must fit.
+            if at + 22 + comment <= len(tail):
+                return _widened(source, start + at, (entries, size, offset), len(tail) - at - 22 - comment)
+
+
+def _widened(source: Source, end: int, short: Tuple[int, int, int], trailing: int) -> _End:
+    """Take the numbers from the zip64 end record where there is one; torch always writes one."""
+    locator = source.read(end - 20, 20) if end >= 20 else b""
+    if not locator.startswith(_LOCATOR64):
+        return _End(end, *short, trailing)
+    (at,) = struct.unpack_from("<Q", locator, 8)
+    record = source.read(at, 56) if at <= source.size else b""
+    if len(record) < 56 or not record.startswith(_END64):
+        raise FlawedError("CK025", "the zip64 end record is not where its locator points (byte %d)" % at)
+    entries, size, offset = struct.unpack_from("<QQQ", record, 32)
+    for small, large, limit in zip(short, (entries, size, offset), (_U16, _U32, _U32)):
+        if small not in (large, limit):
+            raise FlawedError(
+                "CK102", "the two end records disagree (%d and %d), so readers see different archives" % (small, large)
+            )
+    return _End(at, entries, size, offset, trailing)
+
+
+class _Central(NamedTuple):
+    name: bytes
+    flags: int
+    method: int
+    crc: int
+    packed: int
+    size: int
+    header: int
+
+
+# version made by and needed, flags, method, time, date, CRC-32, packed size, size, lengths of name, extra and comment,
+# disk, attributes, header
+_CENTRAL_HEADER = struct.Struct("<4s4xHH4xIIIHHH8xI")
+_LOCAL_HEADER = struct.Struct("<4s2xHH16xHH")
+
+
+def _central_entries(data: bytes, count: int) -> List[_Central]:
+    entries: List[_Central] = []
+    at = 0
+    while at < len(data):
+        begin = at + 46
+        if len(data) < begin or data[at : at + 4] != _CENTRAL:
+            raise FlawedError("CK025", "the directory is damaged at its entry number %d" % (len(entries) + 1))
+        _, flags, method, crc, packed, size, name, extra, comment, header = _CENTRAL_HEADER.unpack_from(data, at)
+        at = begin + name + extra + comment
+        if at > len(data):
+            raise FlawedError("CK025", "the directory is cut off at its entry number %d" % (len(entries) + 1))
+        if _U32 in (packed, size, header):
+            size, packed, header = _zip64(data[begin + name : at - comment], size, packed, header)
+        entries.append(_Central(data[begin : begin + name], flags, method, crc, packed, size, header))
+    if len(entries) != count:
+        raise FlawedError(
+            "CK025", "the directory holds %s where its end record says %d" % (count_of(len(entries), "record"), count)
+        )
+    return entries
+
+
+def _zip64(extra: bytes, size: int, packed: int, header: int) -> Tuple[int, int, int]:
+    at = 0
+    while at + 4 <= len(extra):
+        kind, length = struct.unpack_from("<HH", extra, at)
+        if kind == 1:
+            wide = [value for (value,) in struct.iter_unpack("<Q", extra[at + 4 : at + 4 + length // 8 * 8])]
+            size = wide.pop(0) if size == _U32 and wide else size
+            packed = wide.pop(0) if packed == _U32 and wide else packed
+            header = wide.pop(0) if header == _U32 and wide else header
+            break
+        at += 4 + length
+    return size, packed, header
+
+
+class _Headers:
+    """Read local headers: many at once while they lie close together."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self._data = b""
+        self._base = 0
+
+    def read(self, offset: int, size: int) -> bytes:
+        at = offset - self._base
+        if at < 0 or at + size > len(self._data):
+            near = 0 <= at < _NEAR
+            self._data = self._source.read(offset, _NEAR if near else size)
+            self._base, at = offset, 0
+        return self._data[at : at + size]
+
+
+def _located(headers: _Headers, central: _Central, limit: int) -> Union[Entry, Found, None]:
+    """Find a record's data behind its local header, and compare the two descriptions; None for one without data."""
+    if central.method and b"/code/" in central.name:
+        return None  # TorchScript compresses its sources
+    name_size = len(central.name)
+    local = headers.read(central.header, 30 + name_size)
+    fault = _fault(central, local)
+    if fault is None:
+        offset = central.header + 30 + name_size + _LOCAL_HEADER.unpack_from(local)[4]
+        if offset + central.size <= limit:
+            return Entry(central.name.decode("utf-8", "replace"), central.header, offset, central.size, central.crc)
+        fault = "CK025", "reaches beyond the end of the data"
+    shown = clean_text(central.name.decode("utf-8", "replace"), 100)
+    return Found(fault[0], "record %s %s" % (shown, fault[1]), {"record": shown})
+
+
+def _fault(central: _Central, local: bytes) -> Optional[Tuple[str, str]]:
+    """Return the rule and the words for what is wrong with a record."""
+    if central.flags & _ENCRYPTED:
+        return "CK102", "is marked as encrypted, which torch never does"
+    if central.method or central.packed != central.size:
+        return "CK102", "is compressed, which torch never does"
+    if len(local) < 30 or not local.startswith(LOCAL):
+        return "CK025", "has a damaged header (byte %d)" % central.header
+    _, flags, method, name_size, _ = _LOCAL_HEADER.unpack_from(local)
+    if name_size != len(central.name) or local[30:] != central.name or method or flags & _ENCRYPTED:
+        return "CK102", "is described differently at its place and in the directory"
+    return None
+
+
+def _check_places(entries: List[Entry], found: List[Found]) -> bool:
+    entries.sort(key=lambda entry: entry.header)
+    for one, following in zip(entries, entries[1:]):
+        if one.offset + one.size > following.header:
+            names = (clean_text(one.name, 100), clean_text(following.name, 100))
+            found.append(Found("CK102", "records %s and %s share bytes: the archive is not what torch writes" % names))
+            return True
+    return False
+
+
+def _check_names(entries: List[Entry], found: List[Found]) -> None:
+    seen: Dict[str, int] = {}
+    for entry in entries:
+        seen[entry.name] = seen.get(entry.name, 0) + 1
+    twice = [name for name, count in seen.items() if count > 1]
+    if twice:
+        shown = clean_text(twice[0], 100)
+        found.append(
+            Found(
+                "CK102",
+                "%s more than once, so readers may see different data: %s" % (count_of(len(twice), "name"), shown),
+            )
+        )

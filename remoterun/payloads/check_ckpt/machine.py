@@ -1,0 +1,225 @@
+"""A pickle machine that imports nothing, calls nothing and can't be made to use much memory."""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, Any, Dict, List, Tuple
+
+from .nodes import Blob, BombError, Call, Decoded, Global, Pairs, Persistent, PickleError, TooLargeError
+from .opcodes import HANDLERS
+
+if TYPE_CHECKING:
+    from .source import Source
+
+# Estimated bytes that one pickle's objects may take; 60,000 tensors with optimizer state take 80 MB. It also
+# bounds the time, since no opcode costs less than 16.
+BUDGET = 128 * 1024 * 1024
+_MAX_GLOBALS = 5_000
+_MAX_LINE = 4096
+# The budget is looked at once per block, so what a block can ask for must be little.
+_BLOCK = 256 * 1024
+# An opcode with an argument of eight bytes.
+_LONGEST = 9
+
+
+# What the memo holds at numbers that were passed over.
+_PASSED_OVER = object()
+
+
+class Machine:
+    """Run the opcodes of one pickle inside a file, from `start` on and not beyond `end`.
+
+    `uses` maps each global met so far to the ways it was used ("named", "called", "built", "called indirectly");
+    `oddities` are opcodes that no checkpoint has. `stack`, `marks`, `memo` are the unpickler's; `left` is what remains
+    of the budget.
+    """
+
+    def __init__(self, source: Source, start: int, end: int, budget: int = BUDGET) -> None:
+        self._source = source
+        self._start = start
+        self._end = end
+        self._budget = budget
+        self._base = start
+        self._refill_at = 0
+        self.buffer = b""
+        self.at = 0
+        self.left = budget
+        self.result: List[Any] = []
+        self.stack: List[Any] = []
+        self.marks: List[List[Any]] = []
+        self.memo: List[Any] = []
+        self.persistent: List[Persistent] = []
+        self.uses: Dict[Global, List[str]] = {}
+        self.oddities: List[str] = []
+
+    def decode(self) -> Decoded:
+        """Return what the pickle describes.
+
+        Raises:
+            PickleError: for anything that is not a whole, sound pickle.
+        """
+        handlers, result = HANDLERS, self.result
+        try:
+            while not result:
+                if self.at >= self._refill_at:
+                    self._top_up()
+                at = self.at
+                self.at = at + 1
+                handlers[self.buffer[at]](self)
+        except PickleError as error:
+            raise type(error)("at byte %d: %s" % (self.done, error)) from None
+        except (IndexError, ValueError, TypeError, struct.error) as error:
+            # What an opcode finds missing or of another kind than it needs.
+            raise PickleError("at byte %d: %s" % (self.done, str(error) or type(error).__name__)) from error
+        return Decoded(result[0], self.persistent, self._base + self.at)
+
+    @property
+    def done(self) -> int:
+        """Count the bytes that were read."""
+        return self._base + self.at - self._start
+
+    # --- reading -----------------------------------------------------------------------------------------------------
+
+    def _top_up(self) -> None:
+        """Have the longest opcode with a fixed argument in the buffer, unless the pickle ends before."""
+        if self.left < 16 * len(self.memo):
+            raise TooLargeError("its objects would take more than %d MB" % (self._budget >> 20))
+        position = self._base + self.at
+        if position >= self._end:
+            raise PickleError("it is cut off")
+        if position + _LONGEST > self._base + len(self.buffer) < self._end:
+            self._load(0)
+
+    def _load(self, size: int) -> None:
+        """Fill the buffer from the next byte on, with `size` bytes at least."""
+        position = self._base + self.at
+        if position + size > self._end:
+            raise PickleError("it is cut off")
+        self.buffer = self._source.read(position, min(max(size, _BLOCK), self._end - position))
+        self._base, self.at = position, 0
+        last = position + len(self.buffer) >= self._end
+        self._refill_at = len(self.buffer) if last else len(self.buffer) - _LONGEST
+        if len(self.buffer) < size:
+            raise PickleError("it is cut off")
+
+    def number(self, size: int) -> int:
+        """Read an argument of at most eight bytes, which are in the buffer."""
+        at = self.at
+        self.at = at + size
+        return int.from_bytes(self.buffer[at : at + size], "little")
+
+    def take(self, size: int) -> bytes:
+        """Read bytes."""
+        stop = self.at + size
+        if stop > len(self.buffer):
+            self._load(size)
+            stop = size
+        data = self.buffer[self.at : stop]
+        self.at = stop
+        return data
+
+    def line(self) -> bytes:
+        """Read up to the end of a line."""
+        if len(self.buffer) - self.at < _MAX_LINE and self._base + len(self.buffer) < self._end:
+            self._load(0)
+        stop = self.buffer.find(b"\n", self.at, self.at + _MAX_LINE)
+        if stop < 0:
+            raise PickleError("a line does not end")
+        line = self.buffer[self.at : stop]
+        self.at = stop + 1
+        return line
+
+    def leave(self, size: int, *, text: bool) -> Blob:
+        """Step over a string that stays in the file."""
+        position = self._base + self.at
+        if position + size > self._end:
+            raise PickleError("it is cut off")
+        if self.at + size <= len(self.buffer):
+            self.at += size
+        else:
+            self.buffer, self._base, self.at, self._refill_at = b"", position + size, 0, 0
+        return Blob(position, size, text)
+
+    # --- making ------------------------------------------------------------------------------------------------------
+
+    def push(self, value: Any, cost: int) -> None:
+        """Put a value of so many bytes on the stack."""
+        self.left -= cost
+        self.stack.append(value)
+
+    def remember(self, index: int) -> None:
+        """Note the topmost value under a number."""
+        memo = self.memo
+        if index == len(memo):
+            memo.append(self.stack[-1])
+        elif 0 <= index < len(memo):
+            memo[index] = self.stack[-1]
+        elif index > self.done or index < 0:
+            # Picklers number in order, so no index exceeds the bytes read so far; memory for more must not be asked
+            # for.
+            raise BombError("the memo number %d after %d bytes" % (index, self.done))
+        else:
+            memo.extend([_PASSED_OVER] * (index - len(memo)))
+            memo.append(self.stack[-1])
+
+    def recall(self, index: int) -> None:
+        """Put what was noted under a number on the stack."""
+        value = self.memo[index] if index >= 0 else _PASSED_OVER
+        if value is _PASSED_OVER:
+            raise PickleError("the memo number %d was never set" % index)
+        self.left -= 16
+        self.stack.append(value)
+
+    def find(self, module: Any, name: Any) -> None:
+        """Put a global on the stack."""
+        if not isinstance(module, str) or not isinstance(name, str):
+            raise PickleError("a global is named by a %s" % type(name).__name__)
+        found = Global(module, name)
+        self._use(found, "named")
+        self.push(found, 120)
+
+    def call(self, func: Any, args: Any) -> None:
+        """Put what calling a global would have returned on the stack."""
+        if not isinstance(args, tuple):
+            raise PickleError("arguments in a %s" % type(args).__name__)
+        if isinstance(func, Global) and func.path == "builtins.getattr" and _names_inner(args):
+            # Protocols below 4 name a nested class by looking it up in the outer one.
+            self.find(args[0].module, "%s.%s" % (args[0].name, args[1]))
+            return
+        self._use(func, "called")
+        if isinstance(func, Global) and func.name == "OrderedDict" and func.module == "collections":
+            self.push(_ordered(args), 120)
+        else:
+            self.push(Call(func, args, func if isinstance(func, Global) else func.origin), 100)
+
+    def build(self, target: Any, state: Any) -> None:
+        """Give an object its state; of plain mappings it is of no interest."""
+        if isinstance(target, Call):
+            self._use(target.origin, "built")
+            self.left -= 100
+            target.build(state)
+
+    def _use(self, target: Any, how: str) -> None:
+        """Note how a global is used; what a call made counts for the global that was called."""
+        if isinstance(target, Call):
+            target, how = target.origin, "called indirectly"
+        if not isinstance(target, Global):
+            raise PickleError("a %s is called" % type(target).__name__)
+        ways = self.uses.setdefault(target, [])
+        if how not in ways:
+            ways.append(how)
+            self.left -= 200
+        if len(self.uses) > _MAX_GLOBALS:
+            raise BombError("more than %d different globals" % _MAX_GLOBALS)
+
+
+def _names_inner(args: Tuple[Any, ...]) -> bool:
+    return len(args) == 2 and isinstance(args[0], Global) and isinstance(args[1], str)
+
+
+def _ordered(args: Tuple[Any, ...]) -> Pairs:
+    pairs = Pairs()
+    for pair in args[0] if args and isinstance(args[0], (list, tuple)) else ():
+        if isinstance(pair, (list, tuple)) and len(pair) == 2:
+            pairs.flat.extend(pair)
+    return pairs

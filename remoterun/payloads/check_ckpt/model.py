@@ -1,0 +1,142 @@
+"""What every reader yields and every rule judges: tensors as byte ranges, and what was found so far."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Dict, List, NamedTuple, Optional, Tuple, Union
+
+if TYPE_CHECKING:
+    from .dtypes import Dtype
+
+Number = Union[int, float]
+
+MODEL = "model"
+EMA = "ema"
+OPTIMIZER = "optimizer"
+OTHER = "other"
+
+
+class Region(NamedTuple):
+    """Name a run of bytes that is read as one: a record of a zip, the data of a tensor.
+
+    `file` counts the checkpoint's files, `offset` and `size` are in bytes, `crc` is the CRC-32 it ought to have, None
+    when nobody knows.
+    """
+
+    file: int
+    offset: int
+    size: int
+    name: str
+    crc: Optional[int] = None
+
+
+class Tensor(NamedTuple):
+    """Place a tensor: element 0 lies `start` bytes into region number `region`; `stride` is in elements.
+
+    `role` is model, ema, optimizer or other; `key` names the kind of optimizer state (``exp_avg``).
+    """
+
+    name: str
+    role: str
+    dtype: Dtype
+    shape: Tuple[int, ...]
+    stride: Tuple[int, ...]
+    region: int
+    start: int
+    key: str = ""
+
+    @property
+    def numel(self) -> int:
+        """Count the elements, repeated ones of an expanded tensor too."""
+        return product(self.shape)
+
+
+# Reasons why values were not looked at.
+UNKNOWN_FORMAT = "number format not known"
+
+
+class Unchecked(NamedTuple):
+    """Say of which bytes the values were not looked at, and why; entries of the same `place` mean the same bytes."""
+
+    name: str
+    dtype: str
+    size: int
+    reason: str
+    place: str = ""
+
+
+class Found(NamedTuple):
+    """Hold one finding before it is reported; the rule gives the severity and the next step where they are None.
+
+    `evidence` are the numbers that show it, `data` is whatever more there is to say (tensor, byte range, record).
+    """
+
+    rule: str
+    message: str
+    data: Optional[Dict[str, object]] = None
+    severity: Optional[str] = None
+    next_step: Optional[str] = None
+    evidence: Optional[Dict[str, object]] = None
+
+
+class FlawedError(Exception):
+    """End the reading of one file with a finding."""
+
+    def __init__(self, rule: str, message: str, *, severity: Optional[str] = None, **data: object) -> None:
+        super().__init__(message)
+        self.found = Found(rule, message, data, severity)
+
+
+class Checkpoint:
+    """Gather what a reader finds in one checkpoint.
+
+    `size` counts the bytes of its files. `empty` names tensors that were saved without data. `decoded` tells whether
+    the tensors are known, `unsupported` why they are not looked at although the file may be sound.
+    """
+
+    def __init__(self, fmt: str, size: int) -> None:
+        self.format = fmt
+        self.size = size
+        self.regions: List[Region] = []
+        self.tensors: List[Tensor] = []
+        self.empty: List[str] = []
+        self.unchecked: List[Unchecked] = []
+        self.found: List[Found] = []
+        self.step: Optional[Number] = None
+        self.epoch: Optional[Number] = None
+        self.decoded = False
+        self.truncated = False
+        self.unsupported = ""
+
+    def add(
+        self,
+        rule: str,
+        message: str,
+        *,
+        severity: Optional[str] = None,
+        next_step: Optional[str] = None,
+        **data: object,
+    ) -> None:
+        """Note a finding."""
+        self.found.append(Found(rule, message, data, severity, next_step))
+
+
+def product(numbers: Tuple[int, ...]) -> int:
+    """Multiply the sizes of a shape."""
+    result = 1
+    for number in numbers:
+        result *= number
+    return result
+
+
+def clean_text(text: str, limit: int = 300) -> str:
+    """Make text of a file fit to be shown: valid Unicode, no line breaks, bounded."""
+    if len(text) <= limit and text.isascii() and text.isprintable():
+        return text
+    shown = text[: limit + 1].encode("utf-8", "replace").decode("utf-8")
+    shown = "".join(char if char.isprintable() else "?" for char in shown)
+    return shown if len(shown) <= limit else shown[: limit - 1] + "…"
+
+
+def count_of(number: int, noun: str) -> str:
+    """Write a number with its noun: ``1 tensor``, ``2,000 tensors``."""
+    return "%s %s%s" % (format(number, ","), noun, "" if number == 1 else "s")

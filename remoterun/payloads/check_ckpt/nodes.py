@@ -1,0 +1,131 @@
+"""What a pickle describes, as inert values: nothing of it is ever imported or called."""
+
+from __future__ import annotations
+
+from typing import Any, List, NamedTuple, Optional, Sequence, Tuple
+
+
+class PickleError(Exception):
+    """Say why a pickle can't be read, and where."""
+
+
+class BombError(PickleError):
+    """Say that a pickle asks for what no checkpoint needs."""
+
+
+class TooLargeError(PickleError):
+    """Say that a pickle, honest or not, holds more than can be decoded in little memory."""
+
+
+class Global(NamedTuple):
+    """Name what a pickle asks the unpickler to import."""
+
+    module: str
+    name: str
+
+    @property
+    def path(self) -> str:
+        """Return the dotted path, with Python 2's name of the builtins replaced."""
+        return "%s.%s" % ("builtins" if self.module == "__builtin__" else self.module, self.name)
+
+
+class Blob(NamedTuple):
+    """Place bytes (or UTF-8 text) that were left in the file."""
+
+    offset: int
+    size: int
+    text: bool = False
+
+
+class Pairs:
+    """Hold a mapping as the flat list key, value, key, value: hostile keys can't collide in it."""
+
+    __slots__ = ("flat",)
+
+    def __init__(self, flat: Optional[List[Any]] = None) -> None:
+        self.flat: List[Any] = [] if flat is None else flat
+
+    def items(self) -> List[Tuple[Any, Any]]:
+        """Return keys and values, in the order they were set."""
+        return list(zip(self.flat[::2], self.flat[1::2]))
+
+
+class Call:
+    """Stand for the object that calling `func` with `args` would have made.
+
+    `origin` is the global that was called, or that made what was called. `state` is what was given to BUILD, `flat`
+    what was set in it as in a mapping, `elements` what was appended.
+    """
+
+    __slots__ = ("args", "elements", "flat", "func", "origin", "state")
+
+    def __init__(self, func: Any, args: Tuple[Any, ...], origin: Global) -> None:
+        self.func = func
+        self.args = args
+        self.origin = origin
+        # Most calls get none of these, and a list takes more memory than the rest.
+        self.state: Sequence[Any] = ()
+        self.flat: Sequence[Any] = ()
+        self.elements: Sequence[Any] = ()
+
+    def set_items(self, items: List[Any]) -> None:
+        """Set entries as in a mapping."""
+        self.flat = added(self.flat, items)
+
+    def append_items(self, items: List[Any]) -> None:
+        """Append elements as to a list."""
+        self.elements = added(self.elements, items)
+
+    def build(self, state: Any) -> None:
+        """Take a state."""
+        self.state = added(self.state, [state])
+
+    @property
+    def path(self) -> str:
+        """Return the dotted path of what is called, "" when that is no plain global."""
+        return self.func.path if isinstance(self.func, Global) else ""
+
+
+def added(known: Sequence[Any], more: List[Any]) -> List[Any]:
+    """Add to a list, or make one of what is none yet."""
+    if isinstance(known, list):
+        known.extend(more)
+        return known
+    return more
+
+
+class Persistent:
+    """Stand for an object outside the pickle, in torch files a storage; `meaning` is what its reader made of it."""
+
+    __slots__ = ("id", "meaning")
+
+    def __init__(self, pid: Any) -> None:
+        self.id = pid
+        self.meaning: Any = None
+
+
+class Decoded(NamedTuple):
+    """Hold what a pickle describes: the object, the storages it refers to, and where in the file it ends."""
+
+    root: Any
+    persistent: List[Persistent]
+    stop: int
+
+
+def string_items(node: object) -> List[Tuple[str, Any]]:
+    """Return the entries with text keys of a mapping, or the attributes of an object."""
+    if isinstance(node, Pairs):
+        flats: List[Sequence[Any]] = [node.flat]
+    elif isinstance(node, Call):
+        flats = [node.flat, *(state.flat for state in states(node))]
+    else:
+        return []
+    return [(key, value) for flat in flats for key, value in zip(flat[::2], flat[1::2]) if isinstance(key, str)]
+
+
+def states(call: Call) -> List[Pairs]:
+    """Return the mappings among an object's states; classes with slots put two into a tuple."""
+    flat: List[Any] = []
+    for state in call.state:
+        flat.extend(state if isinstance(state, tuple) else [state])
+    return [state for state in flat if isinstance(state, Pairs)]

@@ -1,0 +1,197 @@
+"""From the calls in a pickle to the tensors they would make."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Tuple, Union
+
+from .dtypes import DTYPES, UNTYPED, Dtype, torch_storage
+from .nodes import Blob, Call, Global, Persistent
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeGuard
+
+_MAX_DIMENSIONS = 64
+_MAX_ELEMENTS = 1 << 62
+
+
+class Stored(NamedTuple):
+    """Place a tensor in a storage: `key` names the storage, `held` is how many bytes the pickle says that it has.
+
+    `offset` and `stride` are in elements. `dtype` is None when the format is not known; `dtype_name` then says what
+    the pickle calls it.
+    """
+
+    key: str
+    held: int
+    dtype: Optional[Dtype]
+    dtype_name: str
+    offset: int
+    shape: Tuple[int, ...]
+    stride: Tuple[int, ...]
+
+
+class Bare(NamedTuple):
+    """Describe a tensor without data: saved from the meta device."""
+
+    shape: Tuple[int, ...]
+
+
+class Array(NamedTuple):
+    """Place a numpy array inside the pickle; `data` is None when its bytes are written as text."""
+
+    dtype: Optional[Dtype]
+    dtype_name: str
+    shape: Tuple[int, ...]
+    data: Optional[Blob]
+
+
+class Broken(NamedTuple):
+    """Say why a tensor's description makes no sense."""
+
+    reason: str
+
+
+Rebuilt = Union[Stored, Bare, Array, Broken]
+
+_TORCH = ("torch._utils", "torch._tensor")
+_PLACED = ("_rebuild_tensor", "_rebuild_tensor_v2", "_rebuild_tensor_v3", "_rebuild_qtensor")
+# A parameter of a subclass is two deep.
+_MOST_WRAPPERS = 8
+
+
+def rebuild(node: object) -> Optional[Rebuilt]:
+    """Return the tensor that a node stands for, None when it stands for something else."""
+    for _ in range(_MOST_WRAPPERS):
+        if isinstance(node, Persistent):
+            return _bare_storage(node)
+        if not isinstance(node, Call) or not isinstance(node.func, Global):
+            return None
+        if node.func.module not in _TORCH:
+            is_array = node.func.name in ("_reconstruct", "_frombuffer") and node.func.module.startswith("numpy.")
+            return _array(node) if is_array else None
+        inner = _wrapped(node.func.name, node.args)
+        if inner is None:
+            return _rebuild_torch(node.func.name, node.args)
+        node = inner
+    return Broken("it is wrapped more than %d times" % _MOST_WRAPPERS)
+
+
+def _wrapped(name: str, args: Tuple[Any, ...]) -> Optional[object]:
+    """Return what a parameter or an object of a subclass is made around."""
+    if name in ("_rebuild_parameter", "_rebuild_parameter_with_state") and args:
+        inner: object = args[0]
+        return inner
+    if name in ("_rebuild_from_type_v2", "_rebuild_from_type") and len(args) >= 3 and isinstance(args[0], Global):
+        # (function, class, arguments): the function makes the tensor before it becomes one of the class.
+        return Call(args[0], args[2], args[0]) if isinstance(args[2], tuple) else None
+    return None
+
+
+def _rebuild_torch(name: str, args: Tuple[Any, ...]) -> Optional[Rebuilt]:
+    if name in _PLACED:
+        return _placed(name, args)
+    if name == "_rebuild_meta_tensor_no_storage" and len(args) >= 2:
+        shape = _sizes(args[1])
+        return Broken("its shape is no shape") if shape is None else Bare(shape)
+    return None
+
+
+def _placed(name: str, args: Tuple[Any, ...]) -> Rebuilt:
+    if len(args) < 4 or not isinstance(args[0], Persistent):
+        return Broken("it has no storage")
+    storage = _storage(args[0])
+    if isinstance(storage, Broken):
+        return storage
+    offset, shape, stride = args[1], _sizes(args[2]), _sizes(args[3])
+    if shape is None or stride is None or len(shape) != len(stride) or not is_count(offset):
+        return Broken("its shape, stride or offset is no such thing")
+    elements = 1
+    for size in shape:
+        elements *= size
+        if elements > _MAX_ELEMENTS:
+            return Broken("it claims more elements than there can be")
+    dtype, dtype_name = storage.dtype, storage.dtype_name
+    if name == "_rebuild_tensor_v3":
+        dtype_name = args[6].name if len(args) > 6 and isinstance(args[6], Global) else "?"
+        dtype = DTYPES.get(dtype_name)
+    return storage._replace(dtype=dtype, dtype_name=dtype_name, offset=offset, shape=shape, stride=stride)
+
+
+def _storage(node: Persistent) -> Union[Stored, Broken]:
+    if node.meaning is None:
+        node.meaning = _read_storage(node.id)
+    meaning: Union[Stored, Broken] = node.meaning
+    return meaning
+
+
+def _read_storage(pid: object) -> Union[Stored, Broken]:
+    """Read ``("storage", class, key, location, elements)``; raw storages count bytes."""
+    if not isinstance(pid, tuple) or len(pid) < 5 or pid[0] != "storage" or not isinstance(pid[1], Global):
+        return Broken("its storage is not described as torch does")
+    key, elements = pid[2], pid[4]
+    if not isinstance(key, str) or not is_count(elements):
+        return Broken("its storage has no key or no size")
+    dtype = torch_storage(pid[1].name)
+    size = dtype.size if dtype is not None else 1
+    return Stored(key, elements * size, dtype, pid[1].name if dtype is None else dtype.name, 0, (elements,), (1,))
+
+
+def storage_of(node: Persistent) -> Optional[Stored]:
+    """Return a storage as a tensor of one dimension, None when it is none."""
+    storage = _storage(node)
+    return None if isinstance(storage, Broken) else storage
+
+
+def _bare_storage(node: Persistent) -> Optional[Rebuilt]:
+    storage = storage_of(node)
+    return storage if storage is not None and storage.dtype is not UNTYPED else None
+
+
+def _array(node: Call) -> Optional[Rebuilt]:
+    """Read a numpy array, from its state (version, shape, dtype, order, data) or _frombuffer(data, dtype, shape)."""
+    if isinstance(node.func, Global) and node.func.name == "_frombuffer":
+        values = node.args[:3]
+        data, dtype, shape = values if len(values) == 3 else (None, None, None)
+    else:
+        state = node.state[-1] if node.state else None
+        if not isinstance(state, tuple) or len(state) < 5:
+            return None
+        shape, dtype, data = state[1], state[2], state[4]
+    sizes = _sizes(shape)
+    name = numpy_dtype(dtype)
+    if sizes is None or not name:
+        return None
+    return Array(DTYPES.get(name), name, sizes, data if isinstance(data, Blob) and not data.text else None)
+
+
+_NUMPY = {"f8": "float64", "f4": "float32", "f2": "float16", "c8": "complex64", "c16": "complex128", "b1": "bool"}
+_NUMPY_INTEGERS = {"i": "int", "u": "uint"}
+
+
+def numpy_dtype(node: object) -> str:
+    """Return torch's name of a numpy dtype, numpy's where torch has none (big-endian ones), "" for what is none."""
+    if not isinstance(node, Call) or not isinstance(node.func, Global) or not node.args:
+        return ""
+    code = node.args[0]
+    if node.func.name != "dtype" or not isinstance(code, str):
+        return ""
+    state = node.state[-1] if node.state else None
+    if isinstance(state, tuple) and len(state) > 1 and state[1] == ">":
+        return ">" + code
+    if code[:1] in _NUMPY_INTEGERS and code[1:].isdigit() and len(code) == 2:
+        return "%s%d" % (_NUMPY_INTEGERS[code[0]], 8 * int(code[1:]))
+    return _NUMPY.get(code, code)
+
+
+def is_count(value: object) -> TypeGuard[int]:
+    """Tell whether a value is an int that can count something."""
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _MAX_ELEMENTS
+
+
+def _sizes(node: object) -> Optional[Tuple[int, ...]]:
+    """Read a shape or stride: a tuple, or torch.Size of one."""
+    if isinstance(node, Call) and node.path == "torch.Size" and node.args:
+        node = node.args[0]
+    if not isinstance(node, (tuple, list)) or len(node) > _MAX_DIMENSIONS or not all(map(is_count, node)):
+        return None
+    return tuple(node)

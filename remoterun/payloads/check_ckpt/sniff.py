@@ -1,0 +1,59 @@
+"""What a file is by its first bytes, whatever its name says."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Optional
+
+# Where a text would go on, a binary format rarely does.
+_TEXT = frozenset(b"\t\n\r") | frozenset(range(0x20, 0x7F))
+
+
+class Kind(NamedTuple):
+    """Name what a file is; `checkpoint` tells whether it is a format of checkpoints that can't be audited yet."""
+
+    name: str
+    format: str
+    checkpoint: bool = False
+    hint: str = ""
+
+
+_BY_START = (
+    (
+        b"version https://git-lfs",
+        Kind("a Git LFS pointer, not the file itself", "git-lfs", hint="Fetch the file it stands for: git lfs pull."),
+    ),
+    (b"GGUF", Kind("a GGUF model", "gguf", checkpoint=True)),
+    (b"\x89HDF\r\n\x1a\n", Kind("an HDF5 file", "hdf5", checkpoint=True)),
+    (b"\x1f\x8b", Kind("a gzip archive", "gzip", hint="Unpack it first: gunzip.")),
+    (b"BZh", Kind("a bzip2 archive", "bzip2", hint="Unpack it first: bunzip2.")),
+    (b"\xfd7zXZ\x00", Kind("an xz archive", "xz", hint="Unpack it first: unxz.")),
+    (b"\x28\xb5\x2f\xfd", Kind("a Zstandard archive", "zstd", hint="Unpack it first: unzstd.")),
+    (b"7z\xbc\xaf\x27\x1c", Kind("a 7-Zip archive", "7z", hint="Unpack it first.")),
+    (b"Rar!", Kind("a RAR archive", "rar", hint="Unpack it first.")),
+    (b"\x93NUMPY", Kind("a numpy array", "npy")),
+    (b"\x7fELF", Kind("a program", "elf")),
+    (b"%PDF", Kind("a PDF document", "pdf")),
+    (b"\x89PNG", Kind("a PNG picture", "png")),
+)
+_HTML = (b"<!doctype html", b"<html", b"<?xml", b"<head")
+
+
+def sniff(head: bytes) -> Optional[Kind]:
+    """Name what a file that is no readable checkpoint is by its first 512 bytes, None when they tell nothing."""
+    for start, kind in _BY_START:
+        if head.startswith(start):
+            return kind
+    if head[257:262] == b"ustar":
+        return Kind(
+            "a tar archive", "tar", checkpoint=True, hint="If it is a .nemo file, unpack it and audit what is inside."
+        )
+    text = head.lstrip().lower()
+    if text.startswith(_HTML):
+        return Kind(
+            "a web page, probably an error page that was saved instead of the file",
+            "html",
+            hint="Download the file again.",
+        )
+    if head and all(byte in _TEXT for byte in head):
+        return Kind("a text file", "text")
+    return None

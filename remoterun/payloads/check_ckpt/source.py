@@ -1,0 +1,93 @@
+"""A file that is read by position and never trusted to hold still."""
+
+from __future__ import annotations
+
+import os
+import stat
+from typing import TYPE_CHECKING, Tuple
+
+if TYPE_CHECKING:
+    from types import TracebackType
+    from typing import Optional, Type
+
+
+class ShrunkError(Exception):
+    """Say that bytes which were there a moment ago can't be read any more."""
+
+
+class NotRegularError(Exception):
+    """Say that a path names a FIFO, a device or a folder."""
+
+
+class Source:
+    """Read one file without moving a position and without mapping it (a truncated mapping is a SIGBUS)."""
+
+    def __init__(self, path: str) -> None:
+        # Opening a FIFO would wait for a writer without O_NONBLOCK.
+        self.fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
+        self.path = path
+        self.seen = os.fstat(self.fd)
+        self.size = self.seen.st_size
+        if not stat.S_ISREG(self.seen.st_mode):
+            self.close()
+            raise NotRegularError(path)
+
+    def __enter__(self) -> Source:
+        return self
+
+    def __exit__(
+        self, kind: Optional[Type[BaseException]], error: Optional[BaseException], trace: Optional[TracebackType]
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Give the descriptor back; later calls do nothing."""
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Read bytes; fewer come back at the end of the file."""
+        parts = []
+        size = max(0, min(size, self.size - offset))
+        while size > 0:
+            part = os.pread(self.fd, size, offset)
+            if not part:
+                break
+            parts.append(part)
+            offset += len(part)
+            size -= len(part)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def read_into(self, view: memoryview, offset: int) -> None:
+        """Fill a buffer.
+
+        Raises:
+            ShrunkError: when the file ends first.
+        """
+        while view:
+            count = os.preadv(self.fd, [view], offset)
+            if not count:
+                raise ShrunkError("%s ends at byte %d" % (self.path, offset))
+            view = view[count:]
+            offset += count
+
+    def changes(self) -> str:
+        """Say what happened to the file since it was opened, nothing when it held still."""
+        now = os.fstat(self.fd)
+        if now.st_nlink == 0:
+            return "was deleted"
+        if now.st_size != self.seen.st_size:
+            return "grew" if now.st_size > self.seen.st_size else "shrank"
+        if now.st_mtime_ns != self.seen.st_mtime_ns:
+            return "was written to"
+        try:
+            there = os.stat(self.path)
+        except FileNotFoundError:
+            return "was moved away"
+        return "" if identity(there) == identity(now) else "was replaced"
+
+
+def identity(status: os.stat_result) -> Tuple[int, int]:
+    """Return what tells two files apart, whatever they are called."""
+    return status.st_dev, status.st_ino

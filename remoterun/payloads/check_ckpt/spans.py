@@ -1,0 +1,144 @@
+"""Which bytes of a region belong to which tensor: each byte to one tensor of a role, however many views there are."""
+
+from __future__ import annotations
+
+import bisect
+import heapq
+from typing import TYPE_CHECKING, Dict, Iterator, List, NamedTuple, Tuple
+
+from .model import MODEL, Tensor, product
+
+if TYPE_CHECKING:
+    from .dtypes import Dtype
+
+# What the views of one checkpoint may fall into; beyond, a view counts as all bytes from its first to its last element.
+MAX_PIECES = 200_000
+
+
+class Span(NamedTuple):
+    """Give the bytes from `start` to `stop` of a region to a tensor, by its index."""
+
+    start: int
+    stop: int
+    tensor: int
+
+
+class View(NamedTuple):
+    """Hold spans of one region, ascending and apart from each other, that are read as one number format."""
+
+    dtype: Dtype
+    spans: List[Span]
+
+
+class Claims(NamedTuple):
+    """Say whose bytes are whose.
+
+    `views`: per region, what is to be looked at. `params`: floating-point elements of the model, each stored one once;
+    `listed`: the plain sum over its tensors.
+    """
+
+    views: Dict[int, List[View]]
+    params: int
+    listed: int
+
+
+def claim(tensors: List[Tensor]) -> Claims:
+    """Share out the bytes of all regions among the floating-point tensors; where they overlap, the first gets them."""
+    groups: Dict[Tuple[int, Dtype, str], List[int]] = {}
+    for index, tensor in enumerate(tensors):
+        if tensor.dtype.floating:
+            groups.setdefault((tensor.region, tensor.dtype, tensor.role), []).append(index)
+    views: Dict[int, List[View]] = {}
+    params, left = 0, MAX_PIECES
+    for (region, dtype, role), members in groups.items():
+        claimed = []
+        for index in members:
+            runs = pieces(tensors[index], left)
+            left -= len(runs) - 1
+            claimed += [Span(start, stop, index) for start, stop in runs]
+        spans = claimed if len(members) == 1 else _swept(claimed)
+        if role == MODEL:
+            params += sum(span.stop - span.start for span in spans) * 8 // dtype.bits
+        if spans and dtype.kind != "clean":
+            views.setdefault(region, []).append(View(dtype, spans))
+    listed = sum(tensor.numel for tensor in tensors if tensor.dtype.floating and tensor.role == MODEL)
+    return Claims(views, params, listed)
+
+
+def overlapping(spans: List[Span], start: int, stop: int) -> Iterator[Tuple[int, int, int]]:
+    """Yield what of ascending spans lies between two places, as (start, stop, tensor)."""
+    at = max(0, bisect.bisect_right(spans, (start,)) - 1)
+    while at < len(spans) and spans[at].start < stop:
+        span = spans[at]
+        if span.stop > start:
+            yield max(span.start, start), min(span.stop, stop), span.tensor
+        at += 1
+
+
+def _swept(claimed: List[Span]) -> List[Span]:
+    """Cut overlapping claims so that every byte belongs to the tensor that was listed first."""
+    edges = sorted({edge for span in claimed for edge in span[:2]})
+    coming = sorted(claimed, reverse=True)
+    spans: List[Span] = []
+    active: List[Tuple[int, int]] = []
+    for start, stop in zip(edges, edges[1:]):
+        while coming and coming[-1].start <= start:
+            begun = coming.pop()
+            heapq.heappush(active, (begun.tensor, begun.stop))
+        while active and active[0][1] <= start:
+            heapq.heappop(active)
+        if not active:
+            continue
+        owner = active[0][0]
+        if spans and spans[-1].tensor == owner and spans[-1].stop == start:
+            spans[-1] = spans[-1]._replace(stop=stop)
+        else:
+            spans.append(Span(start, stop, owner))
+    return spans
+
+
+def pieces(tensor: Tensor, limit: int = MAX_PIECES) -> List[Tuple[int, int]]:
+    """Return the runs of bytes that a tensor's elements lie in, ascending, as (start, stop) in its region."""
+    size = tensor.dtype.size
+    if not size:
+        return [(tensor.start, tensor.start + (tensor.numel * tensor.dtype.bits + 7) // 8)]
+    runs = _runs(tensor.shape, tensor.stride, limit)
+    return [(tensor.start + start * size, tensor.start + stop * size) for start, stop in runs]
+
+
+def _runs(shape: Tuple[int, ...], stride: Tuple[int, ...], limit: int) -> List[Tuple[int, int]]:
+    if 0 in shape:
+        return []
+    if _is_row_major(shape, stride):
+        return [(0, product(shape))]
+    # A dimension of stride 0 repeats the same elements; one of size 1 moves nothing.
+    moves = sorted((step, size) for step, size in zip(stride, shape) if size > 1 and step > 0)
+    length = 1
+    while moves and moves[0][0] <= length:
+        step, size = moves.pop(0)
+        length += step * (size - 1)
+    if product(tuple(size for _, size in moves)) > max(1, limit):
+        return [(0, length + sum(step * (size - 1) for step, size in moves))]
+    starts = [0]
+    for step, size in reversed(moves):
+        starts = [start + step * index for start in starts for index in range(size)]
+    return _merged([(start, start + length) for start in sorted(starts)])
+
+
+def _is_row_major(shape: Tuple[int, ...], stride: Tuple[int, ...]) -> bool:
+    expected = 1
+    for size, step in zip(reversed(shape), reversed(stride)):
+        if step != expected and size != 1:
+            return False
+        expected *= size
+    return True
+
+
+def _merged(runs: List[Tuple[int, int]]) -> List[Tuple[int, int]]:
+    merged = runs[:1]
+    for start, stop in runs[1:]:
+        if start <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(stop, merged[-1][1]))
+        else:
+            merged.append((start, stop))
+    return merged

@@ -1,0 +1,334 @@
+"""The caches in a target's home: verified on each use, bounded, and unused where they cannot be trusted."""
+
+from __future__ import annotations
+
+import hashlib
+import marshal
+import os
+import pwd
+import random
+import stat
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from remoterun.model import CacheWork, ExecWork, Outcome, Pack, PayloadWork, Status
+from tests.support.here import ENDS, packed, payload, play
+from tests.support.lab.pythons import pythons
+
+oldest_and_newest = pytest.mark.parametrize("python", ENDS)
+
+
+@dataclass(frozen=True)
+class Home:
+    """A home of the test's own: a mount namespace in which /etc/passwd names it."""
+
+    folder: Path
+    wrapper: str
+
+    @property
+    def packs(self) -> Path:
+        return self.folder / ".cache/remoterun/packs"
+
+    @property
+    def code(self) -> Path:
+        return self.folder / ".cache/remoterun/code"
+
+    def play(self, work: PayloadWork | ExecWork | CacheWork, *, use_cache: bool = True) -> Outcome:
+        return play(work, self.wrapper, use_cache=use_cache)
+
+    def files(self) -> dict[str, int]:
+        """Map the files of both caches to their inodes: one that is written anew has another."""
+        return {
+            str(path.relative_to(self.folder)): path.stat().st_ino for path in self.folder.rglob("*") if path.is_file()
+        }
+
+
+def _namespace(mounts: str) -> list[str]:
+    return ["unshare", "-m" if os.geteuid() == 0 else "-rm", "/bin/sh", "-c", f'{mounts} && exec "$0" "$@"']
+
+
+@pytest.fixture(params=ENDS)
+def home(request: pytest.FixtureRequest, tmp_path: Path) -> Home:
+    """Make a home, and an interpreter that lives in it."""
+    return _make_home(tmp_path, str(request.param))
+
+
+def _make_home(place: Path, python: str, more: str = "true") -> Home:
+    if subprocess.run([*_namespace("true"), "true"], capture_output=True, check=False).returncode:
+        pytest.skip("mount namespaces cannot be made here (root, or user namespaces for everybody, are needed)")
+    folder = place / "home"
+    folder.mkdir()
+    users = place / "passwd"
+    # Root, also where a user namespace makes us that.
+    users.write_text(f"root:x:0:0:root:{folder}:/bin/sh\n")
+    wrapper = place / "python"
+    argv = _namespace(f'mount --bind "{users}" /etc/passwd && {more}')
+    words = " ".join(f"'{word}'" for word in argv)
+    wrapper.write_text(f'#!/bin/sh\nexec {words} {pythons()[python]} "$@"\n')
+    wrapper.chmod(0o755)
+    return Home(folder, str(wrapper))
+
+
+def _big(name: str = "first") -> PayloadWork:
+    """Make a payload too big to be sent along: the target is asked whether it has it."""
+    data = random.Random(name).randbytes(60_000)
+    return packed(
+        {"look/__init__.py": f"def run(ctx):\n    ctx.emit({{'ran': {name!r}}})\n".encode(), "look/data": data}
+    )
+
+
+def _modes(path: Path) -> list[int]:
+    return [stat.S_IMODE(part.stat().st_mode) for part in (path, path.parent, path.parent.parent)]
+
+
+# --- packs ---
+
+
+def test_a_pack_is_kept_and_used_again(home: Home) -> None:
+    work = _big()
+    assert home.play(work).records == ({"ran": "first"},)
+    kept = home.packs / work.pack.sha256
+    assert kept.read_bytes() == work.pack.data
+    assert _modes(kept) == [0o600, 0o700, 0o700]
+    before = home.files()
+    assert home.play(work).records == ({"ran": "first"},)
+    assert home.files() == before
+
+
+def test_a_small_pack_is_not_worth_keeping(home: Home) -> None:
+    assert home.play(payload("ctx.emit({'ran': 1})")).records == ({"ran": 1},)
+    assert not list(home.folder.rglob("packs/*"))
+
+
+def test_nothing_is_kept_for_who_wants_no_cache(home: Home) -> None:
+    assert home.play(_big(), use_cache=False).records == ({"ran": "first"},)
+    assert home.files() == {}
+
+
+def _flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+def _longer(path: Path) -> None:
+    path.write_bytes(path.read_bytes() + b"\0")
+
+
+def _shorter(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+def _empty(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def _another(path: Path) -> None:
+    path.write_bytes(_big("evil").pack.data)
+
+
+def _fifo(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+def _link(path: Path) -> None:
+    evil = path.parent.parent / "evil"
+    evil.write_bytes(_big("evil").pack.data)
+    path.unlink()
+    path.symlink_to(evil)
+
+
+@pytest.mark.parametrize("tamper", [_flip, _longer, _shorter, _empty, _another, _fifo, _link])
+def test_a_tampered_pack_never_runs_and_is_replaced(home: Home, tamper: Callable[[Path], None]) -> None:
+    work = _big()
+    home.play(work)
+    kept = home.packs / work.pack.sha256
+    tamper(kept)
+    assert home.play(work).records == ({"ran": "first"},)
+    assert not kept.is_symlink()
+    assert kept.read_bytes() == work.pack.data
+
+
+def test_a_tampered_pack_is_removed_also_when_no_good_one_comes(home: Home) -> None:
+    work = _big()
+    home.play(work)
+    kept = home.packs / work.pack.sha256
+    _another(kept)
+    wrong = Pack(ref=work.pack.ref, data=work.pack.data[:-1] + b"\xff", entry=work.pack.entry)
+    outcome = home.play(PayloadWork(pack=wrong, params={}))
+    assert outcome.error is not None
+    assert outcome.error.code == "upload_damaged"
+    assert not kept.exists()
+
+
+def _open_to_others(packs: Path) -> None:
+    packs.chmod(0o777)
+
+
+def _readable_by_others(packs: Path) -> None:
+    packs.chmod(0o750)
+
+
+def _of_somebody_else(packs: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root can give a folder away")
+    os.chown(packs, 12345, 12345)
+
+
+def _a_link(packs: Path) -> None:
+    packs.rename(packs.with_name("elsewhere"))
+    packs.symlink_to("elsewhere")
+
+
+def _a_file(packs: Path) -> None:
+    for path in packs.iterdir():
+        path.unlink()
+    packs.rmdir()
+    packs.write_text("a file")
+
+
+@pytest.mark.parametrize("spoil", [_open_to_others, _readable_by_others, _of_somebody_else, _a_link, _a_file])
+def test_a_folder_that_cannot_be_trusted_is_not_used(home: Home, spoil: Callable[[Path], None]) -> None:
+    home.play(_big("before"))
+    spoil(home.packs)
+    before = home.files()
+    assert home.play(_big()).records == ({"ran": "first"},)
+    assert home.files() == before
+
+
+def test_the_cache_is_bounded_by_number_and_size(home: Home) -> None:
+    home.play(_big())
+    old = time.time() - 1000
+    for number in range(40):
+        path = home.packs / f"old-{number:02}"
+        path.write_bytes(b"x")
+        os.utime(path, (old + number, old + number))
+    home.play(_big("second"))
+    names = sorted(path.name for path in home.packs.iterdir())
+    assert len(names) == 32
+    # The newest stay: both packs, and of the others those used last.
+    assert set(names) == {_big().pack.sha256, _big("second").pack.sha256} | {f"old-{n:02}" for n in range(10, 40)}
+    with (home.packs / "huge").open("wb") as file:
+        file.truncate(64 << 20)
+    os.utime(home.packs / "huge", (old - 1, old - 1))
+    home.play(_big("third"))
+    assert not (home.packs / "huge").exists()
+    assert (home.packs / _big("third").pack.sha256).exists()
+
+
+def test_a_used_pack_is_young_again(home: Home) -> None:
+    work = _big()
+    home.play(work)
+    kept = home.packs / work.pack.sha256
+    os.utime(kept, (1, 1))
+    home.play(work)
+    assert kept.stat().st_mtime > time.time() - 3600
+
+
+def test_gc_empties_both_caches(home: Home) -> None:
+    home.play(_big())
+    home.play(_big("second"))
+    held = sum(path.stat().st_size for path in home.folder.rglob("*") if path.is_file())
+    outcome = home.play(CacheWork())
+    assert outcome.status is Status.OK
+    assert outcome.records == ({"kind": "cache", "removed": 2, "freed": held},)
+    assert home.files() == {}
+    assert home.play(CacheWork()).records == ({"kind": "cache", "removed": 0, "freed": 0},)
+
+
+@oldest_and_newest
+@pytest.mark.parametrize(
+    "more",
+    ["mount --bind HOME HOME && mount -o remount,ro,bind HOME", "rm -rf HOME"],
+    ids=["read-only", "missing"],
+)
+def test_a_home_that_takes_nothing_costs_only_the_cache(python: str, more: str, tmp_path: Path) -> None:
+    home = _make_home(tmp_path, python, more.replace("HOME", f'"{tmp_path / "home"}"'))
+    for name in ("first", "second"):
+        assert home.play(_big(name)).records == ({"ran": name},)
+    assert home.play(payload("import os; ctx.emit({'cwd': os.getcwd()})")).records == (
+        {"cwd": "/" if more.startswith("rm ") else str(home.folder)},
+    )
+
+
+# --- the compiled program ---
+
+
+def test_the_compiled_program_is_kept_and_used_again(home: Home) -> None:
+    assert home.play(payload("ctx.emit({'n': 1})")).status is Status.OK
+    (kept,) = home.code.iterdir()
+    assert _modes(kept) == [0o600, 0o700, 0o700]
+    before = home.files()
+    assert home.play(payload("ctx.emit({'n': 1})")).status is Status.OK
+    assert home.files() == before
+
+
+def _forged(path: Path) -> None:
+    """Put other code in its place, signed as well as one can who does not have the key."""
+    evil = compile(f"open({str(path.parent.parent / 'evil')!r}, 'w')", "evil", "exec")
+    data = marshal.dumps([evil, evil])
+    path.write_bytes(hashlib.sha256(hashlib.sha256(data).digest()).digest() + data)
+
+
+@pytest.mark.parametrize("tamper", [_flip, _longer, _shorter, _empty, _forged, _link])
+def test_a_tampered_program_never_runs_and_is_replaced(home: Home, tamper: Callable[[Path], None]) -> None:
+    home.play(payload("ctx.emit({'n': 1})"))
+    (kept,) = home.code.iterdir()
+    good = kept.read_bytes()
+    tamper(kept)
+    assert home.play(payload("ctx.emit({'n': 2})")).records == ({"n": 2},)
+    assert kept.read_bytes() == good
+    assert not list(home.folder.rglob("evil")) or tamper is _link
+
+
+def test_few_compiled_programs_are_kept(home: Home) -> None:
+    home.play(payload("ctx.emit({'n': 1})"))
+    (kept,) = home.code.iterdir()
+    for number in range(20):
+        old = home.code / f"old-{number}"
+        old.write_bytes(b"x")
+        os.utime(old, (number + 1, number + 1))
+    kept.unlink()
+    home.play(payload("ctx.emit({'n': 1})"))
+    assert len(list(home.code.iterdir())) == 8
+    assert kept.exists()
+
+
+# --- a home full of traps ---
+
+
+def test_stray_modules_in_the_home_are_not_imported(home: Home) -> None:
+    for name in (
+        "json",
+        "marshal",
+        "os",
+        "sys",
+        "linecache",
+        "traceback",
+        "zipimport",
+        "struct",
+        "select",
+        "sitecustomize",
+    ):
+        (home.folder / f"{name}.py").write_text("raise SystemExit('a stray module was imported')\n")
+    work = payload(
+        "import json, struct, traceback, os\nctx.emit({'cwd': os.getcwd(), 'path': '' in __import__('sys').path})"
+    )
+    outcome = home.play(work)
+    assert outcome.records == ({"cwd": str(home.folder), "path": False},), (
+        outcome.error,
+        outcome.stderr,
+        outcome.noise,
+    )
+
+
+def test_the_account_that_is_asked_is_the_real_one(home: Home) -> None:
+    assert home.folder != Path(pwd.getpwuid(os.geteuid()).pw_dir)
+    outcome = home.play(ExecWork(argv=(b"/bin/sh", b"-c", b'printf "%s" "$HOME"')))
+    assert outcome.stdout.data == os.fsencode(home.folder)

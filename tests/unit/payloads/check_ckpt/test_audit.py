@@ -1,0 +1,310 @@
+"""The audit as a whole: records in order, a summary at the end, and nothing that stops the rest."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+
+from remoterun.payloads.check_ckpt.engines import choose_engine
+from tests.unit.payloads.check_ckpt.support import (
+    ENGINES,
+    NothingError,
+    audit,
+    network,
+    save,
+    settle,
+    training_state,
+    write,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = pytest.mark.torch
+
+REPO = Path(__file__).resolve().parents[4]
+
+
+@pytest.fixture
+def ten(tmp_path: Path) -> Path:
+    """Lay out ten checkpoints of which three are broken in different ways."""
+    for number in range(1, 11):
+        state = training_state(number) | {"global_step": 100 * number}
+        path = tmp_path / f"step_{100 * number}" / "checkpoint.pt"
+        if number == 4:
+            state["model_state_dict"]["2.weight"][3, :5] = float("nan")
+        if number == 7:
+            state["optimizer_state_dict"]["state"][1]["exp_avg_sq"][0] = float("inf")
+        save(state, path)
+        if number == 10:
+            write(path, path.read_bytes()[:-5000])
+    return tmp_path
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_ten_checkpoints_of_which_three_are_broken(ten: Path, engine: str) -> None:
+    heard = audit(ten, engine=engine)
+    assert [record["name"] for record in heard.records] == [f"step_{100 * number}" for number in range(10, 0, -1)]
+    assert [record["step"] for record in heard.records] == [100 * number for number in range(10, 0, -1)]
+    verdicts = {record["name"]: record["verdict"] for record in heard.records}
+    assert {name for name, verdict in verdicts.items() if verdict != "ok"} == {"step_1000", "step_700", "step_400"}
+    by_name = {record["name"]: record for record in heard.records}
+    assert by_name["step_400"]["nan_weights"] == 5
+    assert by_name["step_700"]["inf_optimizer"] == 1
+    assert {each["subject"] for each in heard.findings} == {"step_1000", "step_700", "step_400"}
+    assert heard.summary == {
+        "kind": "summary",
+        "checkpoints": 10,
+        "verdicts": {"bad": 3, "ok": 7},
+        "resume_from": "step_900",
+        "root": str(ten),
+        "found": 10,
+        "companions": [],
+        "skipped": [],
+    }
+    done = [step[0] for step in heard.steps]
+    total = sum(record["bytes"] for record in heard.records)
+    assert done == sorted(done)
+    assert heard.steps[-1][:3] == (total, total, "bytes")
+
+
+def test_only_the_newest_and_only_what_matches(ten: Path) -> None:
+    assert [record["name"] for record in audit(ten, newest=2).records] == ["step_1000", "step_900"]
+    assert [record["name"] for record in audit(ten, match="step_[12]00").records] == ["step_200", "step_100"]
+    assert [record["name"] for record in audit(ten, match="*00", newest=1).records] == ["step_1000"]
+    with pytest.raises(NothingError, match=r"is called like other\*; there are: step_1000, step_900"):
+        audit(ten, match="other*")
+
+
+def test_nothing_to_check_says_where_was_looked(tmp_path: Path) -> None:
+    (tmp_path / "models").mkdir()
+    (tmp_path / "notes.txt").touch()
+    with pytest.raises(
+        NothingError, match=f"{tmp_path}/checkpoints/now does not exist; {tmp_path} holds models, notes.txt"
+    ):
+        audit(tmp_path / "checkpoints" / "now")
+    with pytest.raises(NothingError, match=r"no checkpoint below .*2 files and folders.*\.safetensors"):
+        audit(tmp_path)
+    os.mkfifo(tmp_path / "pipe.pt")
+    with pytest.raises(NothingError, match=r"passed over: .*pipe\.pt \(no regular file\)"):
+        audit(tmp_path)
+
+
+def test_a_trainer_folder_is_read_without_false_alarms(tmp_path: Path) -> None:
+    """Files that go with a checkpoint need no tensors; their damage still counts."""
+    model, optimizer = network()
+    folder = tmp_path / "checkpoint-500"
+    save(model.state_dict(), folder / "pytorch_model.bin")
+    save(optimizer.state_dict(), folder / "optimizer.pt")
+    save({"last_epoch": 500, "_step_count": 501}, folder / "scheduler.pt")
+    save({"cpu": torch.get_rng_state()}, folder / "rng_state.pth")
+    arguments = save({"lr": 1e-3}, folder / "training_args.bin")
+    heard = audit(tmp_path)
+    assert {record["name"] for record in heard.records} == {
+        "checkpoint-500/pytorch_model.bin",
+        "checkpoint-500/optimizer.pt",
+    }
+    assert {record["verdict"] for record in heard.records} == {"ok"}
+    assert sorted(heard.summary["companions"]) == [
+        "checkpoint-500/rng_state.pth",
+        "checkpoint-500/scheduler.pt",
+        "checkpoint-500/training_args.bin",
+    ]
+    assert heard.summary["resume_from"] == "checkpoint-500/pytorch_model.bin"
+    write(arguments, arguments.read_bytes()[:300])
+    heard = audit(tmp_path)
+    assert [record["verdict"] for record in heard.records if "args" in record["name"]] == ["bad"]
+    assert heard.summary["resume_from"] is None, "a part of that checkpoint is broken"
+
+
+def test_what_is_not_finished_is_in_progress(tmp_path: Path) -> None:
+    whole = save(training_state(), tmp_path / "step_1" / "c.pt").read_bytes()
+    write(tmp_path / "step_2.tmp" / "c.pt", whole[:5000])
+    heard = audit(tmp_path)
+    record = heard.records[0]
+    assert (record["name"], record["verdict"], record["bytes_checked"]) == ("step_2.tmp", "in_progress", 0)
+    assert heard.of("CK026")["severity"] == "info"
+    assert heard.rules(above_info=True) == set()
+    assert heard.summary["resume_from"] == "step_1"
+
+
+@pytest.fixture
+def growing(tmp_path: Path) -> Iterator[Path]:
+    """Write a checkpoint all the time, without keeping it open."""
+    whole = save(training_state(), tmp_path / "whole.pt").read_bytes()
+    path = tmp_path / "run" / "c.pt"
+    path.parent.mkdir()
+    path.write_bytes(whole[:30_000])
+    stop = threading.Event()
+
+    def grow() -> None:
+        while not stop.wait(0.01):
+            with path.open("ab") as file:
+                file.write(b"x")
+
+    thread = threading.Thread(target=grow)
+    thread.start()
+    yield path
+    stop.set()
+    thread.join()
+
+
+def test_a_growing_file_is_in_progress(growing: Path) -> None:
+    heard = audit(growing.parent)
+    assert heard.record["verdict"] == "in_progress"
+    assert heard.rules() == {"CK026"}
+    assert heard.record["params"] is None
+
+
+def test_a_file_that_is_open_for_writing_is_in_progress(tmp_path: Path) -> None:
+    """However long its writer pauses."""
+    data = save(training_state(), tmp_path / "c.pt").read_bytes()
+    path = write(tmp_path / "run" / "c.pt", data[:20_000])
+    script = "import sys, time; file = open(sys.argv[1], 'ab'); print('open', flush=True); sys.stdin.read()"
+    argv = [sys.executable, "-c", script, str(path)]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as writer:
+        assert writer.stdout is not None
+        writer.stdout.readline()
+        heard = audit(path.parent)
+        assert heard.record["verdict"] == "in_progress"
+        assert "open for writing" in heard.of("CK026")["message"]
+        writer.communicate()
+    assert audit(path.parent).record["verdict"] == "bad"
+
+
+def test_a_fresh_file_that_holds_still_is_judged(tmp_path: Path) -> None:
+    data = save(training_state(), tmp_path / "c.pt").read_bytes()
+    (tmp_path / "c.pt").write_bytes(data[:20_000])
+    started = time.monotonic()
+    assert audit(tmp_path).record["verdict"] == "bad"
+    assert time.monotonic() - started < 30
+
+
+class Meddler:
+    """Do something to a file as soon as the audit is seen reading it."""
+
+    def __init__(self, act: Any) -> None:
+        self.act = act
+
+    def __call__(self, *_: object) -> None:
+        act, self.act = self.act, lambda: None
+        act()
+
+
+@pytest.mark.parametrize("what", ["replaced", "deleted", "written to", "moved away", "grew"])
+def test_a_file_that_changes_while_it_is_read_is_in_progress(tmp_path: Path, what: str) -> None:
+    """The audit is watched by its progress, which it reports between two reads."""
+    from typing import cast
+
+    from remoterun.payloads.check_ckpt import run
+    from tests.unit.payloads.check_ckpt.support import Heard
+
+    path = save({"model": {"w": torch.zeros(12_000_000)}}, tmp_path / "c.pt")
+    other = save(training_state(), tmp_path / "other.dat")
+
+    def append() -> None:
+        with path.open("ab") as file:
+            file.write(b"x")
+
+    acts = {
+        "replaced": lambda: other.replace(path),
+        "deleted": path.unlink,
+        "written to": lambda: os.utime(path),
+        "moved away": lambda: path.rename(tmp_path / "moved.dat"),
+        "grew": append,
+    }
+    heard = Heard({"root": str(tmp_path), "depth": 0, "engine": "stdlib", "workers": 1})
+    meddler = Meddler(acts[what])
+    heard.progress = meddler  # type: ignore[assignment]
+    run(cast("Any", heard))
+    assert heard.record["verdict"] == "in_progress"
+    # A file is deleted by its last link: renaming over it does so, too.
+    assert {"replaced": "deleted"}.get(what, what) in heard.of("CK026")["message"]
+    assert heard.summary["resume_from"] is None
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become somebody who may not read")
+def test_a_file_that_may_not_be_read_does_not_stop_the_rest(tmp_path: Path) -> None:
+    save(training_state(), tmp_path / "good.pt")
+    save(training_state(), tmp_path / "secret.pt").chmod(0)
+    for folder in (tmp_path, *tmp_path.parents):
+        if folder.is_relative_to("/tmp/pytest-of-root"):
+            folder.chmod(0o755)
+    script = f"""
+import json, os, sys
+sys.path.insert(0, {str(REPO / "remoterun" / "payloads")!r})
+import check_ckpt
+os.setgid(65534); os.setuid(65534)
+class Context:
+    params = {{"root": {str(tmp_path)!r}, "engine": "stdlib"}}
+    emit = lambda self, record: print(json.dumps(record))
+    finding = progress = log = lambda self, *args, **data: None
+check_ckpt.run(Context())
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    good, secret, summary = (json.loads(line) for line in done.stdout.splitlines())
+    if good["name"] != "good.pt":
+        good, secret = secret, good
+    assert (good["verdict"], secret["verdict"], secret["findings"]) == ("ok", "unsupported", ["CK030"])
+    assert secret["params"] is None
+    assert summary["verdicts"] == {"ok": 1, "unsupported": 1}
+
+
+def test_engines_agree_and_can_be_chosen(tmp_path: Path) -> None:
+    state = training_state()
+    state["model_state_dict"]["0.weight"][0, :9] = float("nan")
+    save(state, tmp_path / "c.pt")
+    records = [audit(tmp_path, engine=engine, workers=workers).record for engine in ENGINES for workers in (1, 2, 5)]
+    for record in records:
+        del record["seconds"]
+    assert {record.pop("engine") for record in records} == set(ENGINES)
+    assert all(record == records[0] for record in records)
+
+
+def test_numpy_is_taken_where_it_pays() -> None:
+    logged: list[str] = []
+    assert choose_engine("auto", 1_000_000, logged.append).name == "stdlib"
+    assert choose_engine("auto", 5_000_000_000, logged.append).name == "numpy"
+    assert choose_engine("stdlib", 5_000_000_000, logged.append).name == "stdlib"
+    assert choose_engine("numpy", 0, logged.append).name == "numpy"
+    assert logged == []
+
+
+def test_an_engine_that_is_not_there_is_a_failure(tmp_path: Path) -> None:
+    """Where numpy is hidden from a Python, asking for it fails before anything is read."""
+    save(training_state(), tmp_path / "c.pt")
+    script = f"""
+import sys
+sys.path.insert(0, {str(REPO / "remoterun" / "payloads")!r})
+sys.modules["numpy"] = None
+import check_ckpt
+class Context:
+    params = {{"root": {str(tmp_path)!r}, "engine": "numpy"}}
+    def fail(self, message): raise SystemExit("failed: " + message)
+    emit = log = lambda *args: None
+check_ckpt.run(Context())
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert "failed: engine=numpy was asked for, but numpy can't be imported here" in done.stderr
+
+
+def test_reading_can_be_held_back(tmp_path: Path) -> None:
+    save({"model": {"w": torch.zeros(1_000_000)}}, tmp_path / "c.pt")
+    record = audit(tmp_path, max_mbps=10.0).record
+    assert record["verdict"] == "ok"
+    assert record["seconds"] > 0.3
+
+
+def test_temporary_names_of_any_age_are_not_read(tmp_path: Path) -> None:
+    write(tmp_path / "c.pt.tmp", b"")
+    assert "last written" in audit(tmp_path).of("CK026")["message"]
+    settle(tmp_path / "c.pt.tmp")

@@ -1,0 +1,267 @@
+"""Files made to attack whoever reads them: nothing runs, and each costs little time and memory."""
+
+from __future__ import annotations
+
+import gc
+import io
+import json
+import os
+import pickle
+import struct
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.unit.payloads.check_ckpt.support import audit, place_of, save, settle, stored_zip, training_state, write
+
+pytestmark = pytest.mark.torch
+
+REPO = Path(__file__).resolve().parents[4]
+
+# A bare start of Python is about 10 MB; the issue allows 200.
+MEMORY_MB = 200
+# On an idle machine the worst take a second; a busy one is given room, since the time is the process's own.
+CPU_S = 15.0
+
+WATCHED = """
+import json, resource, sys
+sys.path.insert(0, {payloads!r})
+from check_ckpt import run
+class Context:
+    params = {{"root": sys.argv[1], "depth": 6, "engine": "stdlib"}}
+    emitted, findings = [], []
+    def emit(self, record): self.emitted.append(record)
+    def finding(self, rule, severity, subject, message, *rest, **data): self.findings.append([rule, severity, message])
+    def progress(self, *rest): pass
+    def log(self, text): pass
+context = Context()
+run(context)
+usage = resource.getrusage(resource.RUSAGE_SELF)
+# ru_maxrss would be that of the process that started this one.
+peak = next(int(line.split()[1]) / 1024 for line in open("/proc/self/status") if line.startswith("VmHWM:"))
+print(json.dumps([context.emitted, context.findings, peak, usage.ru_utime + usage.ru_stime]))
+"""
+
+
+def watched(path: Path) -> tuple[str, set[str]]:
+    """Audit a file in a process of its own, within memory and time; return verdict and rules."""
+    script = WATCHED.format(payloads=str(REPO / "remoterun" / "payloads"))
+    done = subprocess.run(
+        [sys.executable, "-E", "-c", script, str(path)], capture_output=True, text=True, check=False, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    emitted, findings, memory, cpu = json.loads(done.stdout)
+    assert memory < MEMORY_MB
+    assert cpu < CPU_S
+    return emitted[0]["verdict"], {rule for rule, _, _ in findings}
+
+
+class Attack:
+    """Make a file when it is unpickled for real."""
+
+    def __init__(self, trace: Path) -> None:
+        self.trace = trace
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.system, (f"touch {self.trace}",)
+
+
+def torch_zip(pickled: bytes, **records: bytes) -> bytes:
+    """Make a file that torch would load, around any pickle."""
+    return stored_zip({"archive/data.pkl": pickled, "archive/version": b"3\n", **records})
+
+
+@pytest.mark.parametrize("protocol", range(6))
+@pytest.mark.parametrize("container", ["zip", "plain", "legacy", "after the state"])
+def test_code_in_a_pickle_is_found_and_does_not_run(tmp_path: Path, protocol: int, container: str) -> None:
+    trace, path = tmp_path / "trace", tmp_path / "c.pt"
+    attack = Attack(trace)
+    if container == "plain":
+        write(path, pickle.dumps(attack, protocol))
+    elif container == "legacy":
+        torch.save(
+            {"w": torch.ones(2), "x": attack}, path, _use_new_zipfile_serialization=False, pickle_protocol=protocol
+        )
+    elif container == "zip":
+        write(path, torch_zip(pickle.dumps({"x": attack}, protocol)))
+    else:
+        save(training_state(x=attack), path, pickle_protocol=max(2, protocol))
+    settle(path)
+    heard = audit(path)
+    assert heard.record["verdict"] == "bad"
+    assert "CK101" in heard.rules()
+    assert "system" in heard.of("CK101")["message"]
+    assert not trace.exists()
+
+
+def test_code_in_front_of_an_error_is_found(tmp_path: Path) -> None:
+    """An unpickler runs what it meets before it fails."""
+    write(tmp_path / "c.pt", torch_zip(b"cos\nsystem\n(S'true'\ntR\xff"))
+    assert {"CK101", "CK025"} <= audit(tmp_path).rules()
+
+
+def test_names_from_the_memo_and_inner_names_are_seen(tmp_path: Path) -> None:
+    memo = b"\x80\x04\x8c\x02os\x94\x8c\x06system\x940h\x00h\x01\x93\x8c\x04true\x85R."
+    inner = b"\x80\x04\x8c\x05torch\x8c\x17serialization.os.system\x93\x8c\x04true\x85R."
+    getattr_ = b"c__builtin__\ngetattr\n(c__builtin__\neval\nS'__call__'\ntR(S'1'\ntR."
+    partial = b"cfunctools\npartial\n(cos\nsystem\nS'true'\ntR)R."
+    for data in (memo, inner, getattr_, partial):
+        assert "CK101" in audit(write(tmp_path / "c.pt", torch_zip(data))).rules()
+
+
+def test_a_second_pickle_is_seen(tmp_path: Path) -> None:
+    attack = pickle.dumps(Attack(tmp_path / "trace"))
+    other = torch_zip(pickle.dumps({}), **{"other/data.pkl": attack})
+    assert {"CK101", "CK102"} <= audit(write(tmp_path / "c.pt", other)).rules()
+    named = torch_zip(pickle.dumps({}), **{"archive/extra.pkl": attack})
+    assert "CK101" in audit(write(tmp_path / "c.pt", named)).rules()
+
+
+@pytest.mark.filterwarnings("ignore:Duplicate name")
+def test_a_name_that_is_there_twice_is_evasive(tmp_path: Path) -> None:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        archive.writestr("archive/data.pkl", pickle.dumps({}))
+        archive.writestr("archive/data.pkl", pickle.dumps(Attack(tmp_path / "trace")))
+    assert {"CK101", "CK102"} <= audit(write(tmp_path / "c.pt", buffer.getvalue())).rules()
+
+
+def test_compressed_records_are_evasive(tmp_path: Path) -> None:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("archive/data.pkl", pickle.dumps({"a": "b" * 1000}))
+    heard = audit(write(tmp_path / "c.pt", buffer.getvalue()))
+    assert heard.rules() >= {"CK102"}
+    assert heard.record["verdict"] == "bad"
+
+
+@pytest.mark.parametrize(
+    ("where", "offset", "value", "rule"),
+    [
+        ("central", 8, b"\x09\x08", "CK102"),  # flags: encrypted, in the directory alone
+        ("central", 10, b"\x08\x00", "CK102"),  # method: deflated, in the directory alone
+        ("central", 46, b"X", "CK102"),  # another name than in front of the data
+        ("central", 42, b"\xff\xff\xff\x00", "CK025"),  # a header beyond the file
+        ("central", 0, b"XX", "CK025"),  # a broken directory
+        ("end", 12, b"\xff\xff\xff\x7f", "CK102"),  # a directory of 2 GB, in one end record of two
+        ("end64", 32, b"\xff\xff\xff\xff\xff\xff", "CK102"),  # 2^48 records, in the other
+        ("locator", 8, b"\xff\xff\xff\xff\xff", "CK025"),  # an end record that is not there
+    ],
+)
+def test_directories_that_disagree_are_refused(
+    tmp_path: Path, where: str, offset: int, value: bytes, rule: str
+) -> None:
+    path = save(training_state(), tmp_path / "c.pt")
+    data = bytearray(path.read_bytes())
+    signature = {"central": b"PK\x01\x02", "end": b"PK\x05\x06", "end64": b"PK\x06\x06", "locator": b"PK\x06\x07"}[
+        where
+    ]
+    at = data.rfind(signature) + offset
+    data[at : at + len(value)] = value
+    heard = audit(write(path, bytes(data)))
+    assert heard.record["verdict"] == "bad"
+    assert rule in heard.rules()
+
+
+def test_wrappers_around_wrappers_are_refused(tmp_path: Path) -> None:
+    parameter = b"ctorch._utils\n_rebuild_parameter\n"
+    deep = parameter * 50_000 + b"N" + b"\x85R" * 50_000
+    subclass = b"ctorch._tensor\n_rebuild_from_type_v2\n"
+    typed = subclass + b"(" + (subclass + b"N(") * 20 + b"t" * 20 + b"tR"
+    for name, data in (("deep", deep), ("typed", typed)):
+        heard = audit(write(tmp_path / f"{name}.pt", torch_zip(b"\x80\x02" + data + b".")))
+        assert heard.record["verdict"] in {"bad", "unsupported"}
+        assert "audit itself" not in str(heard.findings)
+
+
+def test_records_that_share_bytes_are_refused(tmp_path: Path) -> None:
+    """The way zip bombs are made: many records over the same data."""
+    data = bytearray(stored_zip({"archive/data.pkl": pickle.dumps({}), "archive/data/0": bytes(500)}))
+    central, second = data.find(b"PK\x01\x02"), data.find(b"PK\x03\x04", 4)
+    data[central + 20 : central + 28] = struct.pack("<II", second + 100, second + 100)
+    heard = audit(write(tmp_path / "c.pt", bytes(data)))
+    assert "CK102" in heard.rules()
+
+
+def forged(path: Path, old: bytes, new: bytes) -> Path:
+    """Replace bytes in the pickle of a torch file."""
+    offset, size = place_of(path, "data.pkl")
+    data = bytearray(path.read_bytes())
+    at = data.find(old, offset, offset + size)
+    assert at > 0
+    data[at : at + len(old)] = new
+    return write(path, bytes(data))
+
+
+def test_a_tensor_beyond_its_storage_is_malformed(tmp_path: Path) -> None:
+    tensor = torch.arange(1000, dtype=torch.float32)
+    path = save({"model": {"w": tensor[:999]}}, tmp_path / "c.pt")
+    forged(path, b"M\xe7\x03\x85", b"M\xff\x7f\x85")
+    heard = audit(path)
+    assert heard.record["verdict"] == "bad"
+    assert "reaches beyond its storage" in "".join(each["message"] for each in heard.findings)
+
+
+def test_a_storage_of_another_size_than_its_record_is_malformed(tmp_path: Path) -> None:
+    path = save({"model": {"w": torch.arange(1000, dtype=torch.float32)[:5]}}, tmp_path / "c.pt")
+    forged(path, b"M\xe8\x03tq", b"M\xe9\x03tq")
+    assert "its record c/data/0 has 4,000 bytes" in audit(path).of("CK025")["message"]
+
+
+BOMBS = {
+    "memo index": torch_zip(b"\x80\x02Nr\xff\xff\xff\x0f."),
+    "marks": torch_zip(b"(" * 200_000 + b"."),
+    "empty dictionaries": torch_zip(b"}" * 2_000_000 + b"."),
+    "strings": torch_zip(b"X\x00\x01\x00\x00" + b"\xf0\x9f\x98\x80" * 64 + b"2" * 2_000_000 + b"."),
+    "lists": torch_zip((b"]" + b"\x94" + b"(" + b"h\x00" * 1000 + b"e") * 500 + b"."),
+    "nested": torch_zip(b"]" * 300_000 + b"a" * 299_999 + b"."),
+    "tuples": torch_zip(b"N" + b"\x85" * 400_000 + b"."),
+    "laughs": torch_zip(b"]\x94" + b"".join(b"]h%c\x94h%ca" % (n, n) for n in range(200)) + b"."),
+    "plain": b"\x80\x02" + b"]" * 9_000_000,
+    "safetensors header": struct.pack("<Q", 60_000_000) + b'{"a":[' + b"[]," * 19_999_990 + b"0]}     ",
+    "safetensors text": struct.pack("<Q", 90_000_000) + b'{"' + b"a" * 89_999_990 + b'":0}    ',
+    "local headers": b"PK\x03\x04" + bytes(26) + b"PK\x03\x04" * 200_000,
+    "end records": b"PK\x03\x04" + b"PK\x05\x06" * 300_000,
+}
+
+
+@pytest.mark.parametrize("name", BOMBS)
+def test_bombs_cost_little(tmp_path: Path, name: str) -> None:
+    verdict, _ = watched(write(tmp_path / "c.pt", BOMBS[name]))
+    assert verdict in {"bad", "suspect", "unsupported"}
+
+
+def test_keys_that_collide_cost_little(tmp_path: Path) -> None:
+    """Integers of one hash would make a real dictionary quadratic."""
+    step = sys.hash_info.modulus
+    keys = b"".join(b"\x8a\x0b" + (step * number).to_bytes(11, "little") + b"N" for number in range(1, 120_000))
+    watched(write(tmp_path / "c.pt", torch_zip(b"\x80\x02}(" + keys + b"u.")))
+
+
+def test_many_views_of_one_storage_cost_little(tmp_path: Path) -> None:
+    base = torch.zeros(200_000)
+    views = {f"v{index}": base[index : index + 190_000] for index in range(3_000)}
+    verdict, rules = watched(save({"model": views}, tmp_path / "c.pt"))
+    assert (verdict, rules) == ("ok", set())
+
+
+def test_a_large_hole_costs_little(tmp_path: Path) -> None:
+    path = tmp_path / "c.pt"
+    with path.open("wb") as file:
+        file.truncate(1 << 40)
+    settle(path)
+    verdict, rules = watched(path)
+    assert (verdict, rules) == ("bad", {"CK021"})
+
+
+def test_an_audit_leaves_the_process_as_it_was(tmp_path: Path) -> None:
+    before = sorted(path.name for path in Path("/proc/self/fd").iterdir())
+    for data in (*list(BOMBS.values())[:2], b"", b"PK\x03\x04"):
+        audit(write(tmp_path / "c.pt", data))
+    assert sorted(path.name for path in Path("/proc/self/fd").iterdir()) == before
+    assert gc.isenabled()

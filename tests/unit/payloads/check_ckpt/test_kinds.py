@@ -1,0 +1,99 @@
+"""Files that are no checkpoint, or one that can't be audited yet: each is told for what it is."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import pickle
+import tarfile
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+import torch
+
+from tests.unit.payloads.check_ckpt.support import audit, save, settle, stored_zip, training_state, write
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = pytest.mark.torch
+
+
+def tarred() -> bytes:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as archive:
+        archive.addfile(tarfile.TarInfo("model_config.yaml"), io.BytesIO())
+    return buffer.getvalue()
+
+
+def npy() -> bytes:
+    buffer = io.BytesIO()
+    np.save(buffer, np.zeros(100))
+    return buffer.getvalue()
+
+
+LFS = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a2146\nsize 12345\n"
+KINDS = {
+    "lfs": (LFS, "c.pt", "bad", "CK024", "Git LFS pointer"),
+    "html": (b"<!DOCTYPE html><html>404</html>", "c.pt", "bad", "CK024", "web page"),
+    "gzip": (gzip.compress(bytes(1000)), "c.pt", "bad", "CK024", "gzip"),
+    "text": (b"hello, world\n" * 60, "c.ckpt", "bad", "CK024", "text"),
+    "npy": (npy(), "c.pth", "bad", "CK024", "numpy"),
+    "zip": (stored_zip({"a/b.txt": b"x"}), "c.pt", "bad", "CK024", "no data.pkl"),
+    "noise": (bytes(range(200, 256)) * 20, "c.pt", "bad", "CK024", "no checkpoint format"),
+    "noise.bin": (bytes(range(200, 256)) * 20, "c.bin", "unsupported", "CK128", "no checkpoint format"),
+    "gguf": (b"GGUF\x03\0\0\0" + bytes(100), "c.bin", "unsupported", "CK128", "GGUF"),
+    "hdf5": (b"\x89HDF\r\n\x1a\n" + bytes(100), "c.ckpt", "unsupported", "CK128", "HDF5"),
+    "tar": (tarred(), "c.ckpt", "unsupported", "CK128", "tar archive"),
+    "pickle": (pickle.dumps({"step": 5, "w": [1.0]}), "c.pt", "unsupported", "CK128", "plain pickle"),
+    "pickle protocol 0": (pickle.dumps({"step": 5}, 0), "c.pt", "unsupported", "CK128", "plain pickle"),
+}
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_it_is_told_what_a_file_is(tmp_path: Path, name: str) -> None:
+    data, file, verdict, rule, words = KINDS[name]
+    write(tmp_path / file, data)
+    heard = audit(tmp_path)
+    record = heard.record
+    assert record["verdict"] == verdict
+    assert heard.rules() == {rule}
+    assert words in heard.of(rule)["message"]
+    assert record["params"] is None
+    assert record["bytes_checked"] == 0
+    assert heard.summary["resume_from"] is None
+
+
+def test_what_to_do_about_a_pointer_is_told(tmp_path: Path) -> None:
+    write(tmp_path / "c.pt", LFS)
+    assert "git lfs pull" in audit(tmp_path).of("CK024")["next_step"]
+
+
+@pytest.mark.parametrize("cut", [None, 0.5])
+def test_files_from_before_torch_1_6(tmp_path: Path, cut: float | None) -> None:
+    path = tmp_path / "c.pt"
+    torch.save(training_state(), path, _use_new_zipfile_serialization=False)
+    settle(path)
+    if cut:
+        write(path, path.read_bytes()[: int(path.stat().st_size * cut)])
+    heard = audit(tmp_path)
+    assert heard.record["format"] == "torch-legacy"
+    # The pickle stands in front, so a cut among the storages is not noticed yet: values are said to be unchecked.
+    assert (heard.record["verdict"], heard.record["step"], heard.record["epoch"]) == ("unsupported", 2000, 1)
+    assert "values were not" in heard.of("CK128")["message"]
+
+
+def test_a_model_in_a_safetensors_costume(tmp_path: Path) -> None:
+    """The contents count, not the name."""
+    save(training_state(), tmp_path / "model.safetensors")
+    assert audit(tmp_path).record["format"] == "torch-zip"
+    write(tmp_path / "model.safetensors", LFS)
+    assert audit(tmp_path).record["verdict"] == "bad"
+
+
+@pytest.mark.parametrize("size", [1, 3, 7, 8, 9, 20, 21, 22, 30, 46])
+@pytest.mark.parametrize("start", [b"PK\x03\x04", b"PK\x05\x06", b"\x80\x02", b"\x00", b"{", b"\xff"])
+def test_stumps_of_a_few_bytes(tmp_path: Path, size: int, start: bytes) -> None:
+    write(tmp_path / "c.pt", (start * 50)[:size])
+    assert audit(tmp_path).record["verdict"] in {"bad", "unsupported"}

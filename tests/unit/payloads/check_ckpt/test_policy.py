@@ -1,0 +1,134 @@
+"""What loading would do: attacks are told from the classes that honest checkpoints hold."""
+
+from __future__ import annotations
+
+import pytest
+from torch._weights_only_unpickler import _get_allowed_globals
+
+from remoterun.payloads.check_ckpt.nodes import Global
+from remoterun.payloads.check_ckpt.policy import classify, judge
+
+pytestmark = pytest.mark.torch
+
+
+def split(path: str) -> Global:
+    """Cut a dotted path at its last dot."""
+    module, _, name = path.rpartition(".")
+    return Global(module, name)
+
+
+def rules(*uses: tuple[str, str, str]) -> dict[str, str]:
+    """Judge globals given as module, name and way of use."""
+    found = judge(
+        {Global(module, name): ["named", *filter(None, way.split("+"))] for module, name, way in uses}, [], "data.pkl"
+    )
+    return {each.rule: each.message for each in found}
+
+
+def test_what_torch_loads_safely_needs_no_word() -> None:
+    """The list is torch's own, of the version that is installed here."""
+    refused = [path for path in sorted(_get_allowed_globals()) if classify(split(path)) != "plain"]
+    assert refused == []
+
+
+@pytest.mark.parametrize(
+    ("module", "name"),
+    [
+        ("argparse", "Namespace"),
+        ("numpy.core.multiarray", "scalar"),
+        ("numpy._core.multiarray", "_reconstruct"),
+        ("numpy", "dtype"),
+        ("numpy", "ndarray"),
+        ("numpy", "float64"),
+        ("numpy.dtypes", "Float64DType"),
+        ("numpy.random._pickle", "__randomstate_ctor"),
+        ("numpy._core.numeric", "_frombuffer"),
+        ("pathlib", "PosixPath"),
+        ("pathlib._local", "PosixPath"),
+        ("datetime", "datetime"),
+        ("collections", "defaultdict"),
+        ("collections", "deque"),
+        ("functools", "partial"),
+        ("__builtin__", "set"),
+        ("copy_reg", "_reconstructor"),
+        ("logging", "getLogger"),
+        ("re", "_compile"),
+        ("torch.nn.modules.linear", "Linear"),
+        ("torch.nn.modules.container", "Sequential"),
+        ("torch.optim.adamw", "AdamW"),
+        ("torch.distributed.tensor", "DTensor"),
+        ("torch.torch_version", "TorchVersion"),
+        ("omegaconf.dictconfig", "DictConfig"),
+        ("transformers.training_args", "TrainingArguments"),
+        ("transformers.trainer_utils", "IntervalStrategy"),
+        ("megatron.core.enums", "ModelType"),
+        ("my_project.trainer", "Trainer.State"),
+        ("__main__", "Config"),
+        ("ultralytics.nn.tasks", "DetectionModel"),
+        ("my_project.utils", "rebuild_thing"),
+        ("builtins", "getattr"),
+    ],
+)
+def test_honest_globals_are_no_more_than_information(module: str, name: str) -> None:
+    for way in ("", "called", "called+built"):
+        assert set(rules((module, name, way))) <= {"CK120"}
+
+
+@pytest.mark.parametrize(
+    ("module", "name"),
+    [
+        ("os", "system"),
+        ("posix", "system"),
+        ("nt", "system"),
+        ("subprocess", "Popen"),
+        ("builtins", "eval"),
+        ("__builtin__", "exec"),
+        ("builtins", "__import__"),
+        ("runpy", "run_path"),
+        ("importlib", "import_module"),
+        ("socket", "create_connection"),
+        ("pty", "spawn"),
+        ("ctypes", "CDLL"),
+        ("torch.serialization", "os.system"),
+        ("torch.hub", "subprocess.run"),
+        ("my_project", "Thing.__init__.__globals__"),
+        ("builtins", "object.__subclasses__"),
+    ],
+)
+def test_code_is_bad_even_when_it_is_only_named(module: str, name: str) -> None:
+    """partial(os.system, ...) and _rebuild_from_type_v2(os.system, ...) call what they are given."""
+    assert "CK101" in rules((module, name, ""))
+    assert "CK101" in rules((module, name, "called"))
+
+
+@pytest.mark.parametrize(("module", "name"), [("shutil", "rmtree"), ("pickle", "loads"), ("builtins", "open")])
+def test_risky_functions_may_be_referred_to_and_not_called(module: str, name: str) -> None:
+    assert set(rules((module, name, ""))) == {"CK120"}
+    assert "CK101" in rules((module, name, "called"))
+
+
+@pytest.mark.parametrize(
+    ("module", "name"),
+    [
+        ("numpy.testing._private.utils", "runstring"),
+        ("torch.utils.bottleneck.__main__", "run_cprofile"),
+        ("torch.serialization", "load"),
+        ("cloudpickle.cloudpickle", "_make_function"),
+        ("types", "CodeType"),
+        ("linecache", "getline"),
+    ],
+)
+def test_functions_that_no_checkpoint_needs_are_suspect(module: str, name: str) -> None:
+    assert "CK100" in rules((module, name, "called"))
+    assert "CK101" not in rules((module, name, "called"))
+
+
+def test_calling_what_a_call_returned_is_suspect() -> None:
+    assert "CK100" in rules(("operator", "methodcaller", "called indirectly"))
+    assert "CK100" not in rules(("operator", "methodcaller", "called"))
+
+
+def test_the_globals_are_listed() -> None:
+    message = rules(*(("project", f"Class{index}", "called") for index in range(9)))["CK120"]
+    assert "project.Class0" in message
+    assert "and 6 more" in message
