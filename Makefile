@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test quick lint types format bench soak clean
+.PHONY: demo test quick lint types format bench clean
 
 demo: $(VENV)/.runtime
 	@$(BIN)/remoterun demo

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from remoterun.api import Choice, Project, aplay, play
     from remoterun.errors import ConfigError, RemoterunError
     from remoterun.model import Finding, Outcome, Plan, Run, Status
+    from remoterun.runner import Control
 
 # Name -> module: loaded on first use, so that importing the package costs next to nothing.
 _HOMES = {
@@ -19,6 +20,7 @@ _HOMES = {
     "Project": "api",
     "aplay": "api",
     "play": "api",
+    "Control": "runner",
     "ConfigError": "errors",
     "RemoterunError": "errors",
     "Finding": "model",
@@ -31,6 +33,7 @@ _HOMES = {
 __all__ = [
     "Choice",
     "ConfigError",
+    "Control",
     "Finding",
     "Outcome",
     "Plan",

@@ -18,9 +18,13 @@ def main() -> None:
     # Imports make hundreds of thousands of objects that live to the end: looking through them for garbage takes a
     # tenth of the start.
     gc.set_threshold(100_000, 50, 50)
-    from remoterun.cli import run
+    try:
+        from remoterun.cli import run
 
-    sys.exit(run(sys.argv[1:]))
+        status = run(sys.argv[1:])
+    except KeyboardInterrupt:
+        status = 130
+    sys.exit(status)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,7 +18,6 @@ from remoterun.model import (
     Job,
     Json,
     Limits,
-    OnEvent,
     PayloadWork,
     Plan,
     Playbook,
@@ -33,6 +32,7 @@ from remoterun.records import dataclass
 
 if TYPE_CHECKING:
     from remoterun.catalog import Catalog, PayloadInfo
+    from remoterun.events import OnEvent
     from remoterun.runner import Control
 
 
@@ -71,7 +71,7 @@ class Project:
         """Load the project at `root`, or the nearest one around the working directory.
 
         Raises:
-            ConfigError: with every problem of the inventory and the payloads' manifests.
+            ConfigError: with every problem of the inventory, or else of the payloads' manifests.
         """
         from remoterun.catalog import Catalog
 
@@ -102,7 +102,7 @@ class Project:
             ConfigError: with every problem found.
         """
         playbook = find_playbook(self.root, name, self.catalog.names())
-        payloads = [self.catalog.find(step.payload) for step in playbook.steps]
+        payloads = self._payloads(playbook)
         given = _given(choice.params, payloads)
         jobs: list[Job] = []
         problems: list[Problem] = []
@@ -115,6 +115,20 @@ class Project:
         if problems:
             raise ConfigError(problems)
         return _plan(playbook.name, playbook.sha256, jobs, choice)
+
+    def _payloads(self, playbook: Playbook) -> list[PayloadInfo]:
+        """Find the payload of every step; all that are not there are told at once."""
+        found: list[PayloadInfo] = []
+        problems: list[Problem] = []
+        for index, step in enumerate(playbook.steps):
+            try:
+                found.append(self.catalog.find(step.payload))
+            except ConfigError as error:
+                path = f"steps.{index}.payload" if playbook.source else None
+                problems += [replace(problem, file=playbook.source, path=path) for problem in error.problems]
+        if problems:
+            raise ConfigError(problems)
+        return found
 
     def plan_work(self, name: str, work: Work, choice: Choice) -> Plan:
         """Plan a script or a program on the chosen targets.

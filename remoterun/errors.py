@@ -94,204 +94,201 @@ class Code:
     hint: str
 
 
-def _codes() -> Mapping[str, Code]:
-    failed, timeout, unreachable, lost = "failed", "timeout", "unreachable", "lost"
-    return MappingProxyType(
-        {
-            # connect
-            "dns_failed": Code(
-                unreachable,
-                "The host's address could not be resolved.",
-                "Check `address` in the inventory, or the name in ssh_config.",
-            ),
-            "connect_refused": Code(
-                unreachable, "Nothing listens on the SSH port.", "Check that sshd runs there and that `port` is right."
-            ),
-            "connect_failed": Code(
-                unreachable,
-                "The SSH connection broke before it was usable.",
-                "Try `ssh -v` to the same host; the message says how far it came.",
-            ),
-            "connect_timeout": Code(
-                unreachable,
-                "No usable SSH connection within the limit `connect`.",
-                "Check the address and firewall, or raise `limits.connect`.",
-            ),
-            "host_key_unknown": Code(
-                unreachable,
-                "The host's key is in no known_hosts file and not pinned.",
-                "Compare the fingerprint with the host's own, then pin it: `host_key: SHA256:...` in the inventory.",
-            ),
-            "host_key_changed": Code(
-                unreachable,
-                "The host offers another key than the known or pinned one.",
-                "Find out why before anything else; if it was reinstalled, replace the old entry.",
-            ),
-            "auth_failed": Code(
-                unreachable,
-                "The host refused every key that was offered.",
-                "Check `user` and `identity_file`, and that the agent holds the key (`ssh-add -l`).",
-            ),
-            "session_refused": Code(
-                unreachable,
-                "The SSH server refused to open another session.",
-                "Lower `concurrency.sessions` for this host, or raise MaxSessions there.",
-            ),
-            # enter
-            "pct_missing": Code(
-                failed, "There is no `pct` on the host.", "Is this a Proxmox host? For plain LXC use `hop: lxc`."
-            ),
-            "lxc_missing": Code(
-                failed, "There is no `lxc-attach` on the host.", "Install lxc there, or choose another `hop`."
-            ),
-            "not_permitted": Code(
-                failed,
-                "The login may not enter guests.",
-                "Log in as root, or set `become: sudo` and allow `/usr/sbin/pct` in sudoers without a password.",
-            ),
-            "sudo_refused": Code(
-                failed,
-                "sudo on the host wants a password or refuses the command.",
-                "Allow the command with NOPASSWD in sudoers; remoterun never types a password into sudo.",
-            ),
-            "guest_not_found": Code(
-                failed,
-                "The host has no guest of that id.",
-                "Check the id with `pct list` on the host; the guest may have moved to another node.",
-            ),
-            "guest_stopped": Code(failed, "The guest is not running.", "Start it (`pct start ID`), then run again."),
-            "guest_frozen": Code(
-                timeout,
-                "The guest is frozen, so nothing in it can run.",
-                "Is a backup running? Thaw it (`lxc-unfreeze ID`) or wait, then run again.",
-            ),
-            "user_unknown": Code(
-                failed,
-                "The guest has no such user, or has no `setpriv`.",
-                "Check `user` of the guest in the inventory.",
-            ),
-            "shell_missing": Code(
-                failed,
-                "The target has no working /bin/sh.",
-                "remoterun needs a POSIX shell on the target to find Python.",
-            ),
-            "interpreter_missing": Code(
-                failed,
-                "There is no Python at that path on the target.",
-                "Set `python` for this target in the inventory.",
-            ),
-            "interpreter_broken": Code(
-                failed,
-                "The Python on the target did not start.",
-                "Try it by hand on the target; the noise field holds what it printed.",
-            ),
-            "python_too_old": Code(
-                failed, "The Python on the target is older than 3.8.", "Point `venv` or `python` at a newer one."
-            ),
-            "venv_missing": Code(
-                failed,
-                "There is no virtual environment at that path on the target.",
-                "Set `venv` for this target; environments that were found are listed.",
-            ),
-            "enter_timeout": Code(
-                timeout,
-                "The target did not answer within the limit `enter`.",
-                "Is the host overloaded or the guest frozen? Raise `limits.enter` if it is only slow.",
-            ),
-            "enter_failed": Code(
-                failed,
-                "The command that enters the target ended without starting Python.",
-                "The message holds what the host printed.",
-            ),
-            # upload
-            "upload_timeout": Code(
-                timeout,
-                "The payload's code did not reach the target within the limit `upload`.",
-                "The link is slow or stalled: raise `limits.upload`.",
-            ),
-            "upload_damaged": Code(
-                failed,
-                "The payload's code arrived with another hash than it was sent with.",
-                "Run again; if it happens twice, the path between is damaging data.",
-            ),
-            "no_space": Code(
-                failed, "The target has no room to hold the payload.", "Free memory or disk on the target."
-            ),
-            # run
-            "start_failed": Code(
-                failed,
-                "The payload's process could not be started.",
-                "The message holds the reason that the target gave.",
-            ),
-            "module_missing": Code(
-                failed,
-                "The payload needs a Python module that this interpreter does not have.",
-                "Point `venv` at the environment that has it, or install it there.",
-            ),
-            "nothing_to_check": Code(
-                failed,
-                "The payload found nothing to check, which is never a pass.",
-                "Check the parameters; the message says where it looked.",
-            ),
-            "payload_failed": Code(
-                failed, "The payload said that it could not do its work.", "The message holds the payload's own words."
-            ),
-            "payload_crashed": Code(
-                failed, "The payload ended with an uncaught error, or without finishing.", "stderr holds the traceback."
-            ),
-            "payload_killed": Code(
-                failed,
-                "A signal that remoterun did not send ended the payload.",
-                "SIGKILL mostly means the kernel's out-of-memory killer: look at `dmesg` there.",
-            ),
-            "nonzero_exit": Code(
-                failed, "The program ended with a non-zero exit status.", "stderr and exit_status say more."
-            ),
-            "output_limit": Code(
-                failed,
-                "The target sent more than the limits of an outcome allow.",
-                "Let the payload emit fewer or smaller records.",
-            ),
-            "run_timeout": Code(
-                timeout,
-                "The payload ran longer than the limit `run` and was killed.",
-                "Raise `limits.run` (or `none`), or narrow the work.",
-            ),
-            "total_timeout": Code(timeout, "The target took longer than the limit `total`.", "Raise `limits.total`."),
-            "idle_timeout": Code(
-                lost,
-                "Nothing at all came from the target within the limit `idle`.",
-                "The network or the guest stopped; what had arrived is kept.",
-            ),
-            "stall_timeout": Code(
-                timeout,
-                "The payload made no progress within the limit `stall` and was killed.",
-                "Is its storage hanging? Raise `limits.stall` if the work is only slow.",
-            ),
-            # collect
-            "connection_lost": Code(
-                lost, "The connection ended before the result was complete.", "Run again; what had arrived is kept."
-            ),
-            "lease_expired": Code(
-                lost,
-                "The target heard nothing from the controller for the lease, and ended the run.",
-                "Run again; what had arrived is kept.",
-            ),
-            "result_damaged": Code(
-                failed,
-                "The result did not arrive whole: frames, counts or hash do not agree.",
-                "Run again; if it happens twice, something on the target writes into the channel.",
-            ),
-            # any phase
-            "cancelled": Code("cancelled", "The run was cancelled.", "Run again when ready."),
-            "earlier_step": Code(
-                "not_started", "An earlier step of this target did not succeed.", "See the outcome of that step."
-            ),
-            "internal": Code(
-                failed, "remoterun itself failed on this target: a bug.", "Please report it with the traceback file."
-            ),
-        }
-    )
+_FAILED, _TIMEOUT, _UNREACHABLE, _LOST = "failed", "timeout", "unreachable", "lost"
 
-
-CODES: Final = _codes()
+CODES: Final[Mapping[str, Code]] = MappingProxyType(
+    {
+        # connect
+        "dns_failed": Code(
+            _UNREACHABLE,
+            "The host's address could not be resolved.",
+            "Check `address` in the inventory, or the name in ssh_config.",
+        ),
+        "connect_refused": Code(
+            _UNREACHABLE, "Nothing listens on the SSH port.", "Check that sshd runs there and that `port` is right."
+        ),
+        "connect_failed": Code(
+            _UNREACHABLE,
+            "The SSH connection broke before it was usable.",
+            "Try `ssh -v` to the same host; the message says how far it came.",
+        ),
+        "connect_timeout": Code(
+            _UNREACHABLE,
+            "No usable SSH connection within the limit `connect`.",
+            "Check the address and firewall, or raise `limits.connect`.",
+        ),
+        "host_key_unknown": Code(
+            _UNREACHABLE,
+            "The host's key is in no known_hosts file and not pinned.",
+            "Compare the fingerprint with the host's own, then pin it: `host_key: SHA256:...` in the inventory.",
+        ),
+        "host_key_changed": Code(
+            _UNREACHABLE,
+            "The host offers another key than the known or pinned one.",
+            "Find out why before anything else; if it was reinstalled, replace the old entry.",
+        ),
+        "auth_failed": Code(
+            _UNREACHABLE,
+            "The host refused every key that was offered.",
+            "Check `user` and `identity_file`, and that the agent holds the key (`ssh-add -l`).",
+        ),
+        "session_refused": Code(
+            _UNREACHABLE,
+            "The SSH server refused to open another session.",
+            "Lower `concurrency.sessions` for this host, or raise MaxSessions there.",
+        ),
+        # enter
+        "pct_missing": Code(
+            _FAILED, "There is no `pct` on the host.", "Is this a Proxmox host? For plain LXC use `hop: lxc`."
+        ),
+        "lxc_missing": Code(
+            _FAILED, "There is no `lxc-attach` on the host.", "Install lxc there, or choose another `hop`."
+        ),
+        "not_permitted": Code(
+            _FAILED,
+            "The login may not enter guests.",
+            "Log in as root, or set `become: sudo` and allow `/usr/sbin/pct` in sudoers without a password.",
+        ),
+        "sudo_refused": Code(
+            _FAILED,
+            "sudo on the host wants a password or refuses the command.",
+            "Allow the command with NOPASSWD in sudoers; remoterun never types a password into sudo.",
+        ),
+        "guest_not_found": Code(
+            _FAILED,
+            "The host has no guest of that id.",
+            "Check the id with `pct list` on the host; the guest may have moved to another node.",
+        ),
+        "guest_stopped": Code(_FAILED, "The guest is not running.", "Start it (`pct start ID`), then run again."),
+        "guest_frozen": Code(
+            _TIMEOUT,
+            "The guest is frozen, so nothing in it can run.",
+            "Is a backup running? Thaw it (`lxc-unfreeze ID`) or wait, then run again.",
+        ),
+        "user_unknown": Code(
+            _FAILED,
+            "The guest has no such user, or has no `setpriv`.",
+            "Check `user` of the guest in the inventory.",
+        ),
+        "shell_missing": Code(
+            _FAILED,
+            "The target has no working /bin/sh.",
+            "remoterun needs a POSIX shell on the target to find Python.",
+        ),
+        "interpreter_missing": Code(
+            _FAILED,
+            "There is no Python at that path on the target.",
+            "Set `python` for this target in the inventory.",
+        ),
+        "interpreter_broken": Code(
+            _FAILED,
+            "The Python on the target did not start.",
+            "Try it by hand on the target; the noise field holds what it printed.",
+        ),
+        "python_too_old": Code(
+            _FAILED, "The Python on the target is older than 3.8.", "Point `venv` or `python` at a newer one."
+        ),
+        "venv_missing": Code(
+            _FAILED,
+            "There is no virtual environment at that path on the target.",
+            "Set `venv` for this target; environments that were found are listed.",
+        ),
+        "enter_timeout": Code(
+            _TIMEOUT,
+            "The target did not answer within the limit `enter`.",
+            "Is the host overloaded or the guest frozen? Raise `limits.enter` if it is only slow.",
+        ),
+        "enter_failed": Code(
+            _FAILED,
+            "The command that enters the target ended without starting Python.",
+            "The message holds what the host printed.",
+        ),
+        # upload
+        "upload_timeout": Code(
+            _TIMEOUT,
+            "The payload's code did not reach the target within the limit `upload`.",
+            "The link is slow or stalled: raise `limits.upload`.",
+        ),
+        "upload_damaged": Code(
+            _FAILED,
+            "The payload's code arrived with another hash than it was sent with.",
+            "Run again; if it happens twice, the path between is damaging data.",
+        ),
+        "no_space": Code(_FAILED, "The target has no room to hold the payload.", "Free memory or disk on the target."),
+        # run
+        "start_failed": Code(
+            _FAILED,
+            "The payload's process could not be started.",
+            "The message holds the reason that the target gave.",
+        ),
+        "module_missing": Code(
+            _FAILED,
+            "The payload needs a Python module that this interpreter does not have.",
+            "Point `venv` at the environment that has it, or install it there.",
+        ),
+        "nothing_to_check": Code(
+            _FAILED,
+            "The payload found nothing to check, which is never a pass.",
+            "Check the parameters; the message says where it looked.",
+        ),
+        "payload_failed": Code(
+            _FAILED, "The payload said that it could not do its work.", "The message holds the payload's own words."
+        ),
+        "payload_crashed": Code(
+            _FAILED, "The payload ended with an uncaught error, or without finishing.", "stderr holds the traceback."
+        ),
+        "payload_killed": Code(
+            _FAILED,
+            "A signal that remoterun did not send ended the payload.",
+            "SIGKILL mostly means the kernel's out-of-memory killer: look at `dmesg` there.",
+        ),
+        "nonzero_exit": Code(
+            _FAILED, "The program ended with a non-zero exit status.", "stderr and exit_status say more."
+        ),
+        "output_limit": Code(
+            _FAILED,
+            "The target sent more than the limits of an outcome allow.",
+            "Let the payload emit fewer or smaller records.",
+        ),
+        "run_timeout": Code(
+            _TIMEOUT,
+            "The payload ran longer than the limit `run` and was killed.",
+            "Raise `limits.run` (or `none`), or narrow the work.",
+        ),
+        "total_timeout": Code(_TIMEOUT, "The target took longer than the limit `total`.", "Raise `limits.total`."),
+        "idle_timeout": Code(
+            _LOST,
+            "Nothing at all came from the target within the limit `idle`.",
+            "The network or the guest stopped; what had arrived is kept.",
+        ),
+        "stall_timeout": Code(
+            _TIMEOUT,
+            "The payload made no progress within the limit `stall` and was killed.",
+            "Is its storage hanging? Raise `limits.stall` if the work is only slow.",
+        ),
+        # collect
+        "connection_lost": Code(
+            _LOST, "The connection ended before the result was complete.", "Run again; what had arrived is kept."
+        ),
+        "lease_expired": Code(
+            _LOST,
+            "The target heard nothing from the controller for the lease, and ended the run.",
+            "Run again; what had arrived is kept.",
+        ),
+        "result_damaged": Code(
+            _FAILED,
+            "The result did not arrive whole: frames, counts or hash do not agree.",
+            "Run again; if it happens twice, something on the target writes into the channel.",
+        ),
+        # any phase
+        "cancelled": Code("cancelled", "The run was cancelled.", "Run again when ready."),
+        "earlier_step": Code(
+            "not_started", "An earlier step of this target did not succeed.", "See the outcome of that step."
+        ),
+        "internal": Code(
+            _FAILED,
+            "remoterun itself failed on this target: a bug.",
+            "Please report it; `log` of the outcome has the traceback.",
+        ),
+    }
+)

@@ -50,7 +50,7 @@ def _lxc(guest: str, argv: Argv) -> Argv:
 HOPS: Final[Mapping[HopKind, Hop]] = MappingProxyType(
     {
         "pct": Hop(program="/usr/sbin/pct", guest=r"[1-9][0-9]{2,8}", wrap=_pct),
-        "lxc": Hop(program="lxc-attach", guest=r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}", wrap=_lxc),
+        "lxc": Hop(program="lxc-attach", guest=r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}", wrap=_lxc),
     }
 )
 

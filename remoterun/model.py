@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import field, fields, replace
 from enum import StrEnum
-from typing import Any, Final, Literal, Self, TypeAlias
+from typing import Final, Literal, Self, TypeAlias
 
 from remoterun.errors import ConfigError, TargetError
 from remoterun.records import dataclass
@@ -51,7 +51,7 @@ class RunStatus(StrEnum):
 
     @property
     def exit_code(self) -> int:
-        """Map to the process's exit status, as documented in docs/exit-status.md."""
+        """Map to the process's exit status, as the README lists them."""
         return {"ok": 0, "findings": 1, "invalid": 2, "incomplete": 3, "error": 4, "interrupted": 130}[self.value]
 
 
@@ -434,8 +434,11 @@ _INCOMPLETE: Final = frozenset(
 
 
 def judge(outcomes: tuple[Outcome, ...], *, interrupted: bool = False) -> RunStatus:
-    """Give a run its status: incomplete beats findings beats ok, an interruption beats all."""
-    seen = {outcome.status for outcome in outcomes}
+    """Give a run its status: incomplete beats findings beats ok, an interruption beats all.
+
+    A person's own script or program that ended with a non-zero status is a finding: it ran, and said no.
+    """
+    seen = {Status.FINDINGS if _said_no(outcome) else outcome.status for outcome in outcomes}
     if interrupted:
         return RunStatus.INTERRUPTED
     if seen & _INCOMPLETE or not outcomes:
@@ -443,83 +446,5 @@ def judge(outcomes: tuple[Outcome, ...], *, interrupted: bool = False) -> RunSta
     return RunStatus.FINDINGS if Status.FINDINGS in seen else RunStatus.OK
 
 
-# --- events
-# ---------------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunStarted:
-    """Open the stream of events; `started_at` is ISO 8601 in UTC."""
-
-    plan: Plan
-    started_at: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TargetMoved:
-    """Tell that a target's step reached a phase; `waiting` when it is queued for a slot of that phase."""
-
-    target: str
-    step: int
-    phase: Phase
-    waiting: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Progressed:
-    """Tell how far a payload is; `total` is None when unknown. `done` and `total` count `unit`s ("bytes", mostly)."""
-
-    target: str
-    step: int
-    done: float
-    total: float | None
-    unit: str
-    what: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecordArrived:
-    """Hand over one record as it arrives."""
-
-    target: str
-    step: int
-    record: Mapping[str, Any]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OutputArrived:
-    """Hand over bytes of a program's stdout or stderr as they arrive (only work that streams: scripts and exec)."""
-
-    target: str
-    step: int
-    stream: Literal["stdout", "stderr"]
-    data: bytes
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Logged:
-    """Hand over one line that a payload logged."""
-
-    target: str
-    step: int
-    text: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OutcomeReady:
-    """Hand over a finished outcome."""
-
-    outcome: Outcome
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunFinished:
-    """Close the stream of events."""
-
-    run: Run
-
-
-Event: TypeAlias = (
-    RunStarted | TargetMoved | Progressed | RecordArrived | OutputArrived | Logged | OutcomeReady | RunFinished
-)
-OnEvent: TypeAlias = Callable[[Event], None]
+def _said_no(outcome: Outcome) -> bool:
+    return outcome.status is Status.FAILED and outcome.payload is None and (outcome.exit_status or 0) > 0

@@ -115,3 +115,5 @@ def _work_lines(job: Job) -> Iterator[str]:
     elif isinstance(work, ScriptWork):
         args = " ".join(shlex.quote(_text(word)) for word in work.args)
         yield f"  script       {work.name} ({len(work.source)} bytes) {args}".rstrip()
+    else:
+        yield "  cache        emptied"

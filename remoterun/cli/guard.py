@@ -5,6 +5,7 @@ Standard output carries only the chosen format, errors included; everything for 
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Sequence
@@ -45,7 +46,7 @@ def _run(argv: Sequence[str], command: Command | None) -> int:
     except TyperException as error:
         return _invalid(argv, (Problem(message=error.format_message()),))
     except (KeyboardInterrupt, Abort):
-        sys.stderr.write("remoterun: interrupted\n")
+        _say_problems(argv, (Problem(message="interrupted before anything was started"),), RunStatus.INTERRUPTED)
         return RunStatus.INTERRUPTED.exit_code
     except (ReaderGoneError, BrokenPipeError):
         raise
@@ -58,13 +59,18 @@ def machine_format(argv: Sequence[str]) -> str | None:
     words = list(argv)
     if "--" in words:
         words = words[: words.index("--")]
+    found = None
     for index, word in enumerate(words):
         name, equals, value = word.partition("=")
-        if name in {"--output", "-o"}:
-            value = value if equals else (words[index + 1] if index + 1 < len(words) else "")
-            if value in {"json", "jsonl"}:
-                return value
-    return None
+        if name in {"--output", "-o"} and not equals:
+            value = words[index + 1] if index + 1 < len(words) else ""
+        elif word.startswith("-o") and not word.startswith("--"):
+            value = word[2:].removeprefix("=")
+        elif name != "--output":
+            continue
+        # The last one counts, as it does once everything is parsed.
+        found = value if value in {"json", "jsonl"} else None
+    return found
 
 
 def _invalid(argv: Sequence[str], problems: Sequence[Problem]) -> int:
@@ -75,8 +81,10 @@ def _invalid(argv: Sequence[str], problems: Sequence[Problem]) -> int:
 def _say_problems(argv: Sequence[str], problems: Sequence[Problem], status: RunStatus) -> None:
     from remoterun.report import clean, dump, error_document
 
-    if machine_format(argv):
-        write(dump(error_document(problems, status=status)))
+    wanted = machine_format(argv)
+    if wanted:
+        document = error_document(problems, status=status)
+        write(dump(document) if wanted == "json" else json.dumps(document, allow_nan=False) + "\n")
     lines = [clean(str(problem)) for problem in problems]
     listed = "".join(f"\n  {line}" for line in lines)
     text = f"remoterun: {lines[0]}\n" if len(lines) == 1 else f"remoterun: nothing was started:{listed}\n"

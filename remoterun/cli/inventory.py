@@ -9,6 +9,7 @@ import typer
 from remoterun.api import Choice, Project
 from remoterun.cli.options import Format, OutputOption, ProjectOption
 from remoterun.cli.output import write, write_json
+from remoterun.errors import ConfigError, Problem
 from remoterun.model import Json, Target, format_duration
 
 app = typer.Typer(help="What the inventory says, and whether it is right.", no_args_is_help=True)
@@ -36,15 +37,18 @@ def list_(
 @app.command()
 def check(*, project: ProjectOption = None, output: OutputOption = Format.TABLE) -> int:
     """Check inventory, playbooks and payloads; say every problem at once."""
-    from remoterun.playbook import find_playbook
-
     loaded = Project.load(project)
-    names = loaded.catalog.names()
     folder = loaded.root / "playbooks" if loaded.root else None
     files = sorted([*folder.glob("*.yaml"), *folder.glob("*.yml")]) if folder and folder.is_dir() else []
+    problems: list[Problem] = []
     for file in files:
-        for step in find_playbook(loaded.root, file.stem, names).steps:
-            loaded.catalog.find(step.payload)
+        try:
+            loaded.plan_play(file.stem, Choice())
+        except ConfigError as error:
+            problems += [problem for problem in error.problems if problem not in problems]
+    if problems:
+        raise ConfigError(problems)
+    names = loaded.catalog.names()
     counts = {"targets": len(loaded.inventory.targets), "playbooks": len(files), "payloads": len(names)}
     if output is Format.TABLE:
         where = loaded.root or "no project here"

@@ -43,6 +43,7 @@ class Become(StrEnum):
     """Name a way of becoming root."""
 
     SUDO = "sudo"
+    NONE = "none"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,6 +140,9 @@ class Flags:
     at_once: Annotated[
         int, _option(_RUN, "--targets-at-once", min=1, max=10_000, help="How many targets run at the same time.")
     ] = 64
+    no_cache: Annotated[
+        bool, _option(_RUN, "--no-cache", help="Send all code anew and leave no copy of it on the target.")
+    ] = False
     output: OutputOption = Format.TABLE
     quiet: Annotated[bool, _option(_RUN, "--quiet", "-q", help="Say nothing while it runs.")] = False
     verbose: Annotated[
@@ -151,7 +155,7 @@ class Flags:
         ),
     ] = False
 
-    def choice(self, *, params: Sequence[str] | None = None, no_cache: bool = False) -> Choice:
+    def choice(self, *, params: Sequence[str] | None = None) -> Choice:
         """Put the flags together as the API takes them.
 
         Raises:
@@ -166,7 +170,7 @@ class Flags:
             env=pairs(self.env, "--env"),
             overrides=self.overrides(),
             targets_at_once=self.at_once,
-            use_cache=not no_cache,
+            use_cache=not self.no_cache,
         )
 
     def overrides(self) -> Overrides:

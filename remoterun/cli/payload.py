@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from remoterun.api import Project
+from remoterun.cli.dryrun import show_plan
 from remoterun.cli.options import Flags, Format, OutputOption, ProjectOption, shared
 from remoterun.cli.output import write, write_json
 from remoterun.cli.perform import perform
@@ -75,7 +76,7 @@ def show(
     width = max((len(param.name) for param in info.params), default=0)
     for param in info.params:
         default = "required" if param.required else f"default {json.dumps(param.default)}"
-        write(f"  {param.name:<{width}}  {param.type}, {default}  {param.help}\n")
+        write(f"  {param.name:<{width}}  {param.type}{_bounds(param)}, {default}  {param.help}\n")
     return 0
 
 
@@ -103,7 +104,7 @@ def new(
 def gc(*, flags: Flags) -> int:
     """Empty the targets' caches of payload code."""
     plan = Project.load(flags.project).plan_work("payload gc", CacheWork(), flags.choice())
-    return perform(plan, flags.showing())[1]
+    return show_plan(plan, flags.output) if flags.dry_run else perform(plan, flags.showing())[1]
 
 
 def _summary(info: PayloadInfo) -> dict[str, Json]:
@@ -127,4 +128,17 @@ def _param(param: Param) -> dict[str, Json]:
         "required": param.required,
         "default": param.default,
         "help": param.help,
+        "choices": [*param.choices],
+        "min": param.min,
+        "max": param.max,
+        "items": param.items,
+        "var": param.var,
     }
+
+
+def _bounds(param: Param) -> str:
+    """Say what a value may be, beyond its type."""
+    if param.choices:
+        return f" ({' | '.join(map(str, param.choices))})"
+    words = [f"{word} {value}" for word, value in (("from", param.min), ("to", param.max)) if value is not None]
+    return f" ({' '.join(words)})" if words else ""

@@ -9,19 +9,20 @@ import signal
 import sys
 from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
 from typing import TYPE_CHECKING
 
 from remoterun.api import aplay
 from remoterun.cli.guard import SIGTERM_STATUS
 from remoterun.cli.options import Format, Showing
 from remoterun.cli.output import ReaderGoneError, write
-from remoterun.model import OutcomeReady, RunStarted, Status
+from remoterun.console.outlet import Outlet
+from remoterun.events import OutcomeReady, TargetMoved
+from remoterun.model import Phase, Status
 
 if TYPE_CHECKING:
     from remoterun.console import Console
-    from remoterun.model import Event, OnEvent, Plan, Run
-    from remoterun.runner import Control
+    from remoterun.events import Event, OnEvent
+    from remoterun.model import Plan, Run
 
 _TICK_S = 0.5
 
@@ -33,7 +34,7 @@ def perform(plan: Plan, showing: Showing, *, programs: bool = False) -> tuple[Ru
     table follows.
     """
     performance = _Performance(plan, showing, programs=programs)
-    run = asyncio.run(performance.play())
+    run = performance.play()
     if not performance.readable:
         raise ReaderGoneError
     _print(run, showing, programs=programs)
@@ -44,29 +45,37 @@ class _Performance:
     """Hold what one run on the command line needs besides the run itself."""
 
     def __init__(self, plan: Plan, showing: Showing, *, programs: bool) -> None:
+        from remoterun.runner import Control
+
         self._plan = plan
         self._showing = showing
         self._programs = programs
-        self._pending: dict[tuple[str, int], None] = {}
+        self._pending: dict[str, None] = {}
         self._interrupts = 0
+        self._control = Control()
         self.terminated = False
         self.readable = True
 
-    async def play(self) -> Run:
+    def play(self) -> Run:
         """Run the plan under the display, with the signals in hand."""
-        from remoterun.runner import Control
+        lines = Outlet(sys.stdout, on_broken=self._reader_gone) if self._showing.output is Format.JSONL else None
+        # What a slow reader has not taken by the end is waited for outside the loop, where Ctrl-C works as usual.
+        with self._console() as console:
+            run = asyncio.run(self._play(console, lines))
+        if lines is not None:
+            lines.drain()
+        return run
 
-        control = Control()
-        with self._console(control) as console:
-            with suppress(NotImplementedError):
-                self._catch_signals(control, console)
-            ticking = asyncio.create_task(_tick(console.tick))
-            try:
-                return await aplay(self._plan, self._listener(console, control), control)
-            finally:
-                ticking.cancel()
+    async def _play(self, console: Console, lines: Outlet | None) -> Run:
+        with suppress(NotImplementedError):
+            self._catch_signals(console)
+        ticking = asyncio.create_task(_tick(console.tick, lines.pump if lines is not None else None))
+        try:
+            return await aplay(self._plan, self._listener(console, lines), self._control)
+        finally:
+            ticking.cancel()
 
-    def _console(self, control: Control) -> Console:
+    def _console(self) -> Console:
         from remoterun.console import Console
 
         streams_out = self._programs and self._showing.output is Format.TABLE
@@ -78,41 +87,38 @@ class _Performance:
             verbosity=-1 if self._showing.quiet else self._showing.verbose,
             is_terminal=sys.stderr.isatty() and os.environ.get("TERM") != "dumb",
             output=sys.stdout if streams_out else None,
-            on_output_closed=partial(self._reader_gone, control) if streams_out else None,
+            on_output_closed=self._reader_gone if streams_out else None,
         )
 
-    def _listener(self, console: Console, control: Control) -> OnEvent:
-        jsonl = self._showing.output is Format.JSONL
-        if jsonl:
+    def _listener(self, console: Console, lines: Outlet | None) -> OnEvent:
+        if lines is not None:
             from remoterun.report import event_line
 
         def listen(event: Event) -> None:
             self._note(event)
             console(event)
-            line = event_line(event) if jsonl else None
-            if line is not None and self.readable:
-                try:
-                    write(line)
-                except ReaderGoneError:
-                    self._reader_gone(control)
+            line = event_line(event) if lines is not None else None
+            if line is not None and lines is not None:
+                lines.write(line)
 
         return listen
 
-    def _reader_gone(self, control: Control) -> None:
+    def _reader_gone(self) -> None:
         self.readable = False
-        control.cancel()
+        self._control.cancel()
 
     def _note(self, event: Event) -> None:
-        if isinstance(event, RunStarted):
-            self._pending = {(job.target.id, job.step): None for job in event.plan.jobs}
+        """Keep the targets where something may run that nobody has confirmed as ended."""
+        if isinstance(event, TargetMoved) and event.phase is Phase.ENTER and not event.waiting:
+            self._pending[event.target] = None
         elif isinstance(event, OutcomeReady):
-            # A cancellation that the target did not confirm leaves its survivors unknown.
             outcome = event.outcome
             if outcome.status is not Status.CANCELLED or outcome.survivors == 0 or not outcome.connections:
-                self._pending.pop((outcome.target, outcome.step), None)
+                self._pending.pop(outcome.target, None)
 
-    def _catch_signals(self, control: Control, console: Console) -> None:
+    def _catch_signals(self, console: Console) -> None:
         loop = asyncio.get_running_loop()
+        control = self._control
 
         def interrupt() -> None:
             self._interrupts += 1
@@ -120,7 +126,7 @@ class _Performance:
                 console.cancelling()
                 control.cancel()
             else:
-                console.left(tuple(target for target, _ in self._pending))
+                console.left(tuple(self._pending))
                 control.abort()
 
         def terminate() -> None:
@@ -131,10 +137,12 @@ class _Performance:
         loop.add_signal_handler(signal.SIGTERM, terminate)
 
 
-async def _tick(tick: Callable[[], None]) -> None:
+async def _tick(*calls: Callable[[], None] | None) -> None:
     while True:
         await asyncio.sleep(_TICK_S)
-        tick()
+        for call in calls:
+            if call is not None:
+                call()
 
 
 def _print(run: Run, showing: Showing, *, programs: bool) -> None:
@@ -151,6 +159,9 @@ def _print(run: Run, showing: Showing, *, programs: bool) -> None:
     elif showing.output is Format.TABLE:
         from remoterun.report import table
 
+        if sys.stdout.isatty() and sys.stderr.isatty() and not showing.quiet:
+            # On one screen the lines of the finished targets stand right above.
+            sys.stderr.write("\n")
         write(table(run, width=_width(), color=use_color(sys.stdout), verbose=showing.verbose))
 
 

@@ -13,7 +13,7 @@ from remoterun.cli.dryrun import show_plan
 from remoterun.cli.options import Flags, shared, word
 from remoterun.cli.perform import perform
 from remoterun.errors import ConfigError
-from remoterun.model import ExecWork, RunStatus, ScriptWork, Status
+from remoterun.model import ExecWork, ScriptWork
 
 _SCRIPT_MAX = 16 << 20
 
@@ -26,16 +26,10 @@ def play(
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="A parameter of the payload.", rich_help_panel="The run"),
     ] = None,
-    no_cache: Annotated[
-        bool,
-        typer.Option(
-            "--no-cache", help="Send the code anew and leave no copy on the target.", rich_help_panel="The run"
-        ),
-    ] = False,
     flags: Flags,
 ) -> int:
     """Run a playbook or a payload on targets and show what it found."""
-    plan = Project.load(flags.project).plan_play(name, flags.choice(params=set_, no_cache=no_cache))
+    plan = Project.load(flags.project).plan_play(name, flags.choice(params=set_))
     return show_plan(plan, flags.output) if flags.dry_run else perform(plan, flags.showing())[1]
 
 
@@ -81,12 +75,8 @@ def _program(name: str, work: ScriptWork | ExecWork, flags: Flags, *, own_status
     if flags.dry_run:
         return show_plan(plan, flags.output)
     run, status = perform(plan, flags.showing(), programs=True)
-    if status != RunStatus.INCOMPLETE.exit_code:
-        return status
-    codes = {outcome.error.code if outcome.error else "" for outcome in run.outcomes if outcome.status is not Status.OK}
-    if codes != {"nonzero_exit"}:
-        return status
-    return int(run.outcomes[0].exit_status or 0) if own_status else RunStatus.FINDINGS.exit_code
+    own = run.outcomes[0].exit_status
+    return own if own_status and status in {0, 1} and own is not None else status
 
 
 def _read_script(path: str) -> tuple[str, bytes]:
@@ -96,7 +86,11 @@ def _read_script(path: str) -> tuple[str, bytes]:
         ConfigError: when it cannot be read or is too large.
     """
     try:
-        source = sys.stdin.buffer.read(_SCRIPT_MAX + 1) if path == "-" else Path(path).read_bytes()
+        if path == "-":
+            source = sys.stdin.buffer.read(_SCRIPT_MAX + 1)
+        else:
+            with Path(path).open("rb") as file:
+                source = file.read(_SCRIPT_MAX + 1)
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
     if len(source) > _SCRIPT_MAX:

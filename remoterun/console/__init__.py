@@ -20,7 +20,7 @@ from remoterun.console.board import Board
 from remoterun.console.outlet import Outlet, leads_to_terminal, same_place
 from remoterun.console.programs import Programs
 from remoterun.console.screen import Screen
-from remoterun.model import (
+from remoterun.events import (
     Logged,
     OutcomeReady,
     OutputArrived,
@@ -36,7 +36,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from types import TracebackType
 
-    from remoterun.model import Event, Outcome
+    from remoterun.events import Event
+    from remoterun.model import Outcome
     from remoterun.report.text import Line
 
 __all__ = ["Console"]

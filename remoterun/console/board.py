@@ -6,7 +6,14 @@ from collections import Counter, deque
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
-from remoterun.model import ExecWork, Outcome, Phase, Plan, Progressed, ScriptWork, Status, TargetMoved
+from remoterun.model import (
+    ExecWork,
+    Outcome,
+    Phase,
+    Plan,
+    ScriptWork,
+    Status,
+)
 from remoterun.report.text import (
     STATUS_STYLE,
     Line,
@@ -23,6 +30,8 @@ from remoterun.report.text import (
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from remoterun.events import Progressed, TargetMoved
 
 _WINDOW_S: Final = 8.0
 """How far back a rate looks."""

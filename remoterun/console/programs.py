@@ -11,7 +11,7 @@ from remoterun.report.text import ESCAPES, cells, clean, pad
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
 
-    from remoterun.model import OutputArrived
+    from remoterun.events import OutputArrived
 
 MAX_LINE_BYTES: Final = 1 << 16
 """A longer line is shown in pieces of this size."""

@@ -21,7 +21,9 @@ from remoterun.remote.system import (
     kill_groups,
     kill_quietly,
     marked,
+    private_paths,
     read_small,
+    remove_tree,
     sha256,
     signal,
     socket,
@@ -219,7 +221,7 @@ class Leg:
         link.close()
         _reap(child)
         if not finished:
-            killed = _sweep(self.key)
+            killed = _sweep(self.key, self.nonce.hex())
             if not self._inbox.ended:
                 message = "the supervisor on the target was killed; %d processes it left were killed" % killed
                 self._say(PROBLEM, {"code": "payload_killed", "message": message})
@@ -336,8 +338,8 @@ def _write_frame(frame: bytes) -> None:
             return
 
 
-def _sweep(key: str) -> int:
-    """Kill what carries the mark of a run, for as long as there is any; return how many processes that were."""
+def _sweep(key: str, name: str) -> int:
+    """Kill what carries the mark of a run and remove its folder; return how many processes that were."""
     killed: set[int] = set()
     for _ in range(_SWEEPS):
         left = marked(key)
@@ -347,6 +349,8 @@ def _sweep(key: str) -> int:
         kill_quietly(left, signal.SIGKILL)
         killed.update(left)
         time.sleep(0.02)
+    for path in private_paths(name):
+        remove_tree(path)
     return len(killed)
 
 

@@ -61,8 +61,9 @@ class Capture:
 class Payload:
     """Start one payload and hold what belongs to it."""
 
-    def __init__(self, key: str, request: dict[str, object], code: bytes) -> None:
+    def __init__(self, key: str, name: str, request: dict[str, object], code: bytes) -> None:
         self._key = key
+        self._name = name
         self._request = request
         self._code = code
         self._held: list[int] = []
@@ -160,7 +161,7 @@ class Payload:
         import io
         import zipfile
 
-        self._folder = private_folder()
+        self._folder = private_folder(self._name)
         with zipfile.ZipFile(io.BytesIO(self._code)) as pack:
             for name in pack.namelist():
                 parts = name.split("/")
@@ -185,7 +186,7 @@ class Payload:
         try:
             fd = sealed(name, data)
         except (OSError, AttributeError):
-            self._folder = self._folder or private_folder()
+            self._folder = self._folder or private_folder(self._name)
             path = os.path.join(self._folder, name)
             fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o700)
             try:
@@ -220,15 +221,28 @@ class Payload:
         result["PATH"] = path
         if self._folder:
             result["REMOTERUN_FOLDER"] = self._folder
-        exact = {os.fsencode(key): os.fsencode(value) for key, value in result.items()}
+        mark = os.fsencode(MARKER), os.fsencode(self._key)
+        # The mark stands first, where whoever sweeps finds it however large the rest is.
+        exact = dict([mark])
+        exact.update({os.fsencode(key): os.fsencode(value) for key, value in result.items()})
         exact.update(request["env"])  # type: ignore[call-overload]
-        exact[os.fsencode(MARKER)] = os.fsencode(self._key)
+        exact.update([mark])
         return exact
 
     def clean(self) -> None:
         """Remove what was put on disk, if anything was."""
         if self._folder:
             remove_tree(self._folder)
+
+
+def _lower_priority() -> None:
+    os.nice(_NICE)
+
+
+def _die_first() -> None:
+    fd = os.open("/proc/self/oom_score_adj", os.O_WRONLY)
+    os.write(fd, b"1000")
+    os.close(fd)
 
 
 def _become(parent: int, stdin: int, stdout: int, stderr: int, home: str) -> None:
@@ -243,13 +257,11 @@ def _become(parent: int, stdin: int, stdout: int, stderr: int, home: str) -> Non
             signal.signal(number, signal.SIG_DFL)
         except (OSError, ValueError):
             pass
-    try:
-        os.nice(_NICE)
-        fd = os.open("/proc/self/oom_score_adj", os.O_WRONLY)
-        os.write(fd, b"1000")
-        os.close(fd)
-    except OSError:
-        pass
+    for act in (_lower_priority, _die_first):
+        try:
+            act()
+        except OSError:
+            pass
     try:
         os.chdir(home)
     except OSError:

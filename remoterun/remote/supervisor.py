@@ -44,7 +44,6 @@ from remoterun.remote.wire import (
     to_json,
 )
 
-_HEARTBEAT_S = 5.0
 _LEFTOVER_GRACE_S = 1.0
 _KILL_S = 5.0
 _KILL_AGAIN_S = 0.05
@@ -147,7 +146,7 @@ class Supervisor:
         self._survivors: list[int] = []
         now = time.monotonic()
         self._started = self._heard = self._moved = now
-        self._beat_due = now + _HEARTBEAT_S
+        self._beat_due = now + self._limits["beat"]
 
     def run(self) -> None:
         """Supervise until everything of the run is dead and told."""
@@ -189,10 +188,15 @@ class Supervisor:
         due = [self._beat_due]
         if self._killing is not None:
             due.append(now + 0.02)
-        for name, since in (("run", self._started), ("stall", self._moved), ("silence", self._heard)):
-            if self._limits.get(name) is not None and self._cause is None:
-                due.append(since + self._limits[name])
+        due += [end for _, end in self._ends() if end > now]
         return max(0.0, min(due) - now) * 1000 + 1
+
+    def _ends(self) -> list[tuple[str, float]]:
+        """Return the limits that still count, with the time at which each is over."""
+        since = [("silence", self._heard)]
+        if self._cause is None and self._status is None:
+            since += [("run", self._started), ("stall", self._moved)]
+        return [(name, start + self._limits[name]) for name, start in since if self._limits.get(name) is not None]
 
     def _hear(self) -> None:
         for kind in self._link.hear():
@@ -276,19 +280,18 @@ class Supervisor:
 
     def _watch(self, now: float) -> None:
         """Look at the clock: limits, heartbeats, and how far the killing is."""
-        if self._cause is None and self._status is None:
-            for name, since in (("run", self._started), ("stall", self._moved), ("silence", self._heard)):
-                limit = self._limits.get(name)
-                if limit is not None and now - since >= limit:
-                    self._end(name)
-                    break
+        for name, end in self._ends():
+            if now >= end:
+                self._end(name)
+                # Nobody takes what is waiting: keeping it would keep this process for as long as the network is dead.
+                self._link.lost = self._link.lost or (name == "silence" and self._link.full)
         if self._status is not None and self._killing is None and self._others():
             # The payload has ended; whatever it left running goes too.
             self._kill(signal.SIGTERM, _LEFTOVER_GRACE_S)
         if self._killing is not None and now >= self._kill_due:
             self._kill_harder()
         if now >= self._beat_due:
-            self._beat_due = now + _HEARTBEAT_S
+            self._beat_due = now + self._limits["beat"]
             self._link.say(HEARTBEAT, to_json(usage(list(descendants(os.getpid())))).encode())
 
     def _others(self) -> list[int]:
@@ -371,7 +374,7 @@ def _tell_no_start(link: Link, code: str, message: str) -> None:
 def supervise(fd: int, nonce: bytes, key: str, request: dict[str, object], code: bytes, reaper: bool) -> None:
     """Be the supervisor of one request until it is over."""
     link = Link(fd, nonce)
-    payload = Payload(key, request, code)
+    payload = Payload(key, nonce.hex(), request, code)
     try:
         payload.start()
     except Exception as error:

@@ -38,6 +38,7 @@ __all__ = [
     "marked",
     "own_children",
     "private_folder",
+    "private_paths",
     "read_small",
     "remove_tree",
     "sealed",
@@ -240,23 +241,26 @@ def write_all(fd: int, data: bytes) -> None:
         view = view[os.write(fd, view) :]
 
 
-def private_folder() -> str:
+def private_paths(name: str) -> list[str]:
+    """Return where a run's private folder may lie, the best place first."""
+    places = [os.environ.get("XDG_RUNTIME_DIR", ""), "/run", "/dev/shm", "/tmp"]
+    return ["%s/remoterun-%s" % (place, name) for place in places if place.startswith("/")]
+
+
+def private_folder(name: str) -> str:
     """Make a new folder that only this user can enter, in the first place that takes one.
 
     Raises:
         OSError: when no place does.
     """
-    places = [os.environ.get("XDG_RUNTIME_DIR", ""), "/run", "/dev/shm", "/tmp"]
-    trouble: OSError | None = None
-    for place in places:
-        if place.startswith("/"):
-            path = "%s/remoterun-%s" % (place, os.urandom(8).hex())
-            try:
-                os.mkdir(path, 0o700)
-                return path
-            except OSError as error:
-                trouble = error
-    raise trouble or OSError("no place for a private folder")
+    trouble = OSError("no place for a private folder")
+    for path in private_paths(name):
+        try:
+            os.mkdir(path, 0o700)
+            return path
+        except OSError as error:
+            trouble = error
+    raise trouble
 
 
 def remove_tree(path: str) -> None:

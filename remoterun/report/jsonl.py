@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from remoterun.model import Event, Json, OutcomeReady, RecordArrived, Run, RunFinished, RunStarted
+from remoterun.events import Event, OutcomeReady, RecordArrived, RunFinished, RunStarted
 from remoterun.report.documents import counts, outcome_document, plain
 from remoterun.version import VERSION
+
+if TYPE_CHECKING:
+    from remoterun.model import Json, Run
 
 EVENT_SCHEMA: Final = "remoterun/event/1"
 

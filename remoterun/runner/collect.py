@@ -11,19 +11,15 @@ from collections.abc import Mapping
 from typing import Final
 
 from remoterun.errors import TargetError
+from remoterun.events import Event, Logged, OutputArrived, Progressed, RecordArrived
 from remoterun.model import (
     CacheWork,
     Captured,
-    Event,
     Finding,
     Job,
     Json,
-    Logged,
-    OutputArrived,
     PayloadWork,
     Phase,
-    Progressed,
-    RecordArrived,
     Severity,
     Status,
     format_duration,

@@ -9,16 +9,17 @@ from typing import TYPE_CHECKING, Final
 
 from remoterun import hops
 from remoterun.errors import TargetError
-from remoterun.model import Captured, Event, Job, Phase, TargetMoved, format_duration
+from remoterun.events import Event, TargetMoved
+from remoterun.model import Captured, Job, Phase, format_duration
 from remoterun.remote import wire
 from remoterun.remote.stage0 import FOUND
 from remoterun.runner.collect import Collector
+from remoterun.runner.request import beat_s
 
 if TYPE_CHECKING:
     from remoterun.runner.request import Request
     from remoterun.transports import Session
 
-_PING_S: Final = 5.0
 _KEEP_NOISE: Final = 64 * 1024
 _MAX_MESSAGE: Final = 17 << 20
 # How long a target may take to confirm that everything is dead: TERM, grace, KILL, sweep, and the way back.
@@ -70,15 +71,13 @@ class Conversation:
 
         self._do(self._write(self._request.opening()))
         try:
-            async with asyncio.timeout_at(None) as self._timer:
-                self._wait_for("enter", self._job.limits.enter)
-                await self._listen()
-        except TimeoutError:
-            raise self._timed_out() from None
+            await self._listen_within("enter", self._job.limits.enter)
         except ConnectionLost as error:
             raise self._broken(str(error)) from error
         except TargetError as error:
-            raise self._overruled or error from error
+            if self._overruled is not None:
+                raise self._overruled from error
+            raise
         finally:
             await self._stop_tasks()
         if self._overruled is not None:
@@ -92,6 +91,19 @@ class Conversation:
             self._wait_for("confirm", CONFIRM_S)
 
     # --- listening ---
+
+    async def _listen_within(self, limit: str, seconds: float | None) -> None:
+        """Listen under a limit; one that ends a running payload has it killed, and waits until that is confirmed."""
+        try:
+            async with asyncio.timeout_at(None) as self._timer:
+                self._wait_for(limit, seconds)
+                await self._listen()
+        except TimeoutError:
+            error = self._timed_out()
+            if self.phase is not Phase.RUN or error.code == "idle_timeout" or self._overruled is not None:
+                raise error from None
+            self.cancel(error)
+            await self._listen_within("confirm", CONFIRM_S)
 
     async def _listen(self) -> None:
         while self.collector.result is None:
@@ -121,7 +133,7 @@ class Conversation:
         except TargetError as error:
             if error.code == "start_failed":
                 self.phase = Phase.RUN
-            if error.code != "output_limit":
+            if self.phase is not Phase.RUN or error.code not in {"output_limit", "payload_failed"}:
                 raise
             self.cancel(error)
             return
@@ -225,7 +237,7 @@ class Conversation:
 
     async def _ping(self) -> None:
         while True:
-            await asyncio.sleep(_PING_S)
+            await asyncio.sleep(beat_s(self._job))
             await self._write(self._request.frame(wire.PING))
 
     async def _stop_tasks(self) -> None:

@@ -10,21 +10,17 @@ from typing import TYPE_CHECKING
 
 from remoterun import hops
 from remoterun.errors import CODES, TargetError
+from remoterun.events import OnEvent, OutcomeReady, RunFinished, RunStarted, TargetMoved
 from remoterun.model import (
     ErrorInfo,
     Job,
-    OnEvent,
     Outcome,
-    OutcomeReady,
     PayloadRef,
     PayloadWork,
     Phase,
     Plan,
     Run,
-    RunFinished,
-    RunStarted,
     Status,
-    TargetMoved,
     judge,
 )
 from remoterun.runner.conversation import Conversation
@@ -115,6 +111,7 @@ class _JobRun:
         self._control = control
         self._clock = _Clock()
         self._phase = Phase.CONNECT
+        self._started_at: float | None = None
         self._conversation: Conversation | None = None
 
     async def outcome(self, pool: Pool) -> Outcome:
@@ -122,7 +119,7 @@ class _JobRun:
         try:
             return self._finish(await self._attempt(pool), None)
         except TargetError as error:
-            error = await self._why_no_answer(pool, error)
+            error = await self._why_no_answer(pool, self._by_total(error))
             return self._finish(Status(CODES[error.code].status), ErrorInfo.of(error))
         except asyncio.CancelledError:
             if not self._control.cancelled:
@@ -131,10 +128,8 @@ class _JobRun:
         except Exception as error:
             import traceback
 
-            trace = "".join(traceback.format_exception(error))
-            return replace(
-                self._finish(Status.FAILED, ErrorInfo.of(TargetError("internal", repr(error)))), log=(trace,)
-            )
+            blank = self._finish(Status.FAILED, ErrorInfo.of(TargetError("internal", repr(error))))
+            return replace(blank, log=(*blank.log, "".join(traceback.format_exception(error))))
 
     async def _attempt(self, pool: Pool) -> Status:
         from remoterun.transports import ConnectionLost
@@ -145,8 +140,8 @@ class _JobRun:
             opening = pool.session(
                 host,
                 hops.enter_argv(self._job.target),
-                connect_s=limits.connect,
-                enter_s=limits.enter,
+                connect_s=_least(limits.connect, limits.total),
+                enter_s=_least(limits.enter, limits.total),
                 on_phase=self._moved,
             )
             async with opening as session:
@@ -170,6 +165,7 @@ class _JobRun:
         argv = hops.state_argv(self._job.target)
         if error.code != "enter_timeout" or argv is None or self._control.cancelled:
             return error
+        self._control.enter(None)
         try:
             async with (
                 asyncio.timeout(_DIAGNOSE_S),
@@ -180,16 +176,29 @@ class _JobRun:
                 answer = await session.read()
         except (TimeoutError, TargetError, SessionEnded):
             return error
+        finally:
+            self._control.leave()
         if answer.strip() != b"FROZEN":
             return error
         return TargetError("guest_frozen", f"{self._job.target.id} is frozen: {error.message}", limit=error.limit)
 
     def _deadline(self) -> float | None:
         total = self._job.limits.total
-        return None if total is None else asyncio.get_running_loop().time() + total
+        return None if total is None or self._started_at is None else self._started_at + total
+
+    def _by_total(self, error: TargetError) -> TargetError:
+        """Name the limit `total` where it was the shorter one while the target was being reached."""
+        total = self._job.limits.total
+        if error.code not in {"connect_timeout", "enter_timeout"} or total is None or not error.limit:
+            return error
+        if error.limit[1] != total:
+            return error
+        return TargetError("total_timeout", error.message, limit=("total", total, "limits.total"))
 
     def _moved(self, phase: Phase, waiting: bool) -> None:  # noqa: FBT001  # the transports' callback
         self._phase = phase
+        if not waiting and self._started_at is None:
+            self._started_at = asyncio.get_running_loop().time()
         self._clock.now("queued" if waiting else phase.value)
         self._tell(TargetMoved(target=self._job.target.id, step=self._job.step, phase=phase, waiting=waiting))
 
@@ -262,7 +271,9 @@ async def execute(plan: Plan, on_event: OnEvent, control: Control | None = None)
                     on_event(OutcomeReady(outcome=outcome))
             return outcomes
 
-        done = await asyncio.gather(*(one_target(jobs) for jobs in by_target.values()))
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(one_target(jobs)) for jobs in by_target.values()]
+        done = [task.result() for task in tasks]
     found = {(outcome.target, outcome.step): outcome for outcomes in done for outcome in outcomes}
     outcomes = tuple(found[job.target.id, job.step] for job in plan.jobs)
     run = Run(
@@ -298,6 +309,10 @@ def _cancelled() -> TargetError:
 
 def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _least(one: float | None, other: float | None) -> float | None:
+    return min((value for value in (one, other) if value is not None), default=None)
 
 
 def _ignore(phase: Phase, waiting: bool) -> None:  # noqa: FBT001  # the transports' callback

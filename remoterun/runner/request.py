@@ -20,8 +20,9 @@ INLINE_MAX: Final = 24 * 1024
 GRACE_S: Final = 5.0
 """Between TERM and KILL, on the target."""
 _SILENCE_S: Final = 45.0
+_BEAT_S: Final = 5.0
 _KEEP_PAYLOAD: Final = (512 * 1024, 512 * 1024)
-_PARTS: Final = 0  # the leg's stream of frames from the controller
+_CONTROLLER_STREAM: Final = 0
 
 
 @dataclass(slots=True)
@@ -46,7 +47,7 @@ class Request:
 
     def __init__(self, job: Job, key: str, packed: Packed, *, use_cache: bool) -> None:
         self.nonce = urandom(8)
-        self._encoder = Encoder(self.nonce, _PARTS)
+        self._encoder = Encoder(self.nonce, _CONTROLLER_STREAM)
         self._job = job
         self._code = packed.get(job.work.pack) if isinstance(job.work, PayloadWork) else b""
         self._inline = len(self._code) <= INLINE_MAX or not use_cache
@@ -82,6 +83,7 @@ class Request:
             "run": job.limits.run,
             "stall": job.limits.stall,
             "silence": job.limits.idle if job.limits.idle is not None else _SILENCE_S,
+            "beat": beat_s(job),
             "grace": GRACE_S,
         }
         body: dict[str, object] = {"limits": limits, "env": _environment(job.env), "pack": None, "program": None}
@@ -118,6 +120,11 @@ def _environment(env: Mapping[str, str]) -> dict[bytes, bytes]:
     return {
         key.encode("utf-8", "surrogateescape"): value.encode("utf-8", "surrogateescape") for key, value in env.items()
     }
+
+
+def beat_s(job: Job) -> float:
+    """Return how often controller and target give a sign of life: several times within the limit `idle`."""
+    return _BEAT_S if job.limits.idle is None else min(_BEAT_S, job.limits.idle / 3)
 
 
 def streams(job: Job) -> bool:

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from remoterun.catalog.packing import Member, canonical_zip
+from remoterun.events import Event, RecordArrived, TargetMoved
 from remoterun.hops import enter_argv
 from remoterun.model import (
-    Event,
     Host,
     Job,
     Json,
@@ -28,10 +28,8 @@ from remoterun.model import (
     PayloadWork,
     Phase,
     Plan,
-    RecordArrived,
     ScriptWork,
     Target,
-    TargetMoved,
     Work,
 )
 from remoterun.remote import wire

@@ -13,7 +13,18 @@ from typing import Any
 import pytest
 
 from remoterun.errors import TargetError
-from remoterun.model import Captured, Event, Host, Job, Json, Limits, Pack, PayloadRef, PayloadWork, Target
+from remoterun.events import Event
+from remoterun.model import (
+    Captured,
+    Host,
+    Job,
+    Json,
+    Limits,
+    Pack,
+    PayloadRef,
+    PayloadWork,
+    Target,
+)
 from remoterun.remote import wire
 from remoterun.runner.conversation import Conversation
 from remoterun.runner.request import INLINE_MAX, Packed, Request

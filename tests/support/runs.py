@@ -11,26 +11,22 @@ from typing import TYPE_CHECKING, Final
 from hypothesis import strategies as st
 
 from remoterun.errors import CODES, Problem, TargetError
+from remoterun.events import Event, OutcomeReady, RecordArrived, RunFinished, RunStarted
 from remoterun.model import (
     Captured,
     ErrorInfo,
-    Event,
     Finding,
     Host,
     Job,
     Json,
     LimitHit,
     Outcome,
-    OutcomeReady,
     Pack,
     PayloadRef,
     PayloadWork,
     Phase,
     Plan,
-    RecordArrived,
     Run,
-    RunFinished,
-    RunStarted,
     RunStatus,
     Severity,
     Status,

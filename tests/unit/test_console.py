@@ -16,23 +16,25 @@ from typing import TYPE_CHECKING, Literal, TextIO
 import pytest
 
 from remoterun.console import Console
-from remoterun.model import (
-    Captured,
+from remoterun.events import (
     Event,
-    ExecWork,
-    Job,
     Logged,
-    Outcome,
     OutcomeReady,
     OutputArrived,
-    Phase,
-    Plan,
     Progressed,
     RecordArrived,
     RunFinished,
     RunStarted,
-    Status,
     TargetMoved,
+)
+from remoterun.model import (
+    Captured,
+    ExecWork,
+    Job,
+    Outcome,
+    Phase,
+    Plan,
+    Status,
 )
 from tests.support.runs import captured, checkpoint, error, events_of, mixed_run, plan_of
 from tests.support.terminal import Terminal

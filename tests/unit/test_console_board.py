@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from remoterun.console.board import Board, Meter, clock
-from remoterun.model import Phase, Progressed, TargetMoved
+from remoterun.events import Progressed, TargetMoved
+from remoterun.model import Phase
 from remoterun.report.text import render, width_of
 from tests.support.runs import mixed_run, plan_of, texts
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from remoterun.console.programs import MAX_LINE_BYTES, Lines, Programs, TerminalFilter, safe_text, terminal_line
-from remoterun.model import OutputArrived
+from remoterun.events import OutputArrived
 from tests.support.runs import texts
 
 CHUNKS = st.lists(st.one_of(st.binary(max_size=20), st.sampled_from([b"\n", b"a\nb", b"\r\n", b"\xff\n"])), max_size=8)

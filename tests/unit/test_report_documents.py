@@ -12,15 +12,12 @@ from jsonschema import Draft202012Validator
 
 import remoterun
 from remoterun.errors import Problem
+from remoterun.events import OutcomeReady, Progressed, RecordArrived, RunFinished
 from remoterun.model import (
     Captured,
     Json,
-    OutcomeReady,
     Phase,
-    Progressed,
-    RecordArrived,
     Run,
-    RunFinished,
     RunStatus,
     Status,
 )

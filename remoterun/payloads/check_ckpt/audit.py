@@ -7,14 +7,12 @@ import fnmatch
 import gc
 import os
 import time
-import traceback
 from typing import TYPE_CHECKING, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from .checks import Facts, check
 from .crc import Checksum, best_checksum
 from .discover import EXTENSIONS, Candidate, Discovery, discover, newest_first, step_in_name
 from .engines import EngineError, choose_engine
-from .liveness import still_written
 from .model import EMA, MODEL, OPTIMIZER, Checkpoint, Found, clean_text, count_of
 from .reader import read_checkpoint
 from .rules import BAD, IN_PROGRESS, OK, bounded, next_step, severity, verdict
@@ -175,6 +173,8 @@ class Auditor:
                 # Whatever the disk can't give back is lost to the training job, too.
                 report.fail(Found("CK030", "it can't be read: %s" % error.strerror, severity=BAD))
         except Exception as error:  # a fault of this program on one file, which must not hide what it knows of others
+            import traceback
+
             traceback.print_exc()
             report.fail(Found("CK030", "the audit itself failed on it (%s): please report it" % type(error).__name__))
         self._before += candidate.size
@@ -198,6 +198,8 @@ class Auditor:
             if changed:
                 report.wait("it %s while it was read" % changed)
             elif any(each.rule in ("CK020", "CK021", "CK025") for each in report.checkpoint.found):
+                from .liveness import still_written
+
                 report.wait(still_written(source))
 
     def _scan(self, candidate: Candidate, source: Source, report: _Report) -> None:

@@ -1,4 +1,7 @@
-"""The choice of a reader, by what a file holds and not by its name."""
+"""The choice of a reader, by what a file holds and not by its name.
+
+What torch files don't need is imported when a file does: on a target, all code is compiled anew in each run.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +10,7 @@ from typing import TYPE_CHECKING
 
 from .archive import LOCAL, read_directory
 from .model import Checkpoint, FlawedError, count_of
-from .old_pickles import is_pickle, may_be_pickle, read_old_pickle
 from .rules import BAD, severity
-from .sniff import sniff
 from .torch_zip import read_torch_zip
 
 if TYPE_CHECKING:
@@ -37,7 +38,6 @@ def read_checkpoint(source: Source) -> Checkpoint:
             fmt = "torch-zip"
             return read_torch_zip(source) or _other_zip(source)
         if _is_safetensors(source, head):
-            # Reading its header takes json, which costs as much as a small checkpoint.
             from .safetensors import read_safetensors
 
             fmt = "safetensors"
@@ -52,7 +52,11 @@ def read_checkpoint(source: Source) -> Checkpoint:
 def _is_safetensors(source: Source, head: bytes) -> bool:
     if head[8:9] == b"{":
         return True
-    return source.path.lower().endswith(".safetensors") and sniff(head) is None and bool(head.strip(b"\0"))
+    if not source.path.lower().endswith(".safetensors") or not head.strip(b"\0"):
+        return False
+    from .sniff import sniff
+
+    return sniff(head) is None
 
 
 def _read_rest(source: Source, head: bytes) -> Checkpoint:
@@ -86,6 +90,9 @@ def _other_zip(source: Source) -> Checkpoint:
 
 
 def _read_other(source: Source, head: bytes) -> Checkpoint:
+    from .old_pickles import is_pickle, may_be_pickle, read_old_pickle
+    from .sniff import sniff
+
     if is_pickle(head):
         return read_old_pickle(source)
     if may_be_pickle(head):

@@ -23,7 +23,6 @@ from .model import (
 )
 from .nodes import Blob, BombError, Call, Decoded, Persistent, PickleError, TooLargeError
 from .rebuild import Array, Bare, Broken, Stored, numpy_dtype, rebuild, storage_of
-from .salvage import walk
 from .spans import pieces
 
 if TYPE_CHECKING:
@@ -88,6 +87,8 @@ class _Reader:
 
     def salvaged(self, cause: Optional[Found] = None) -> Checkpoint:
         """Read what is left of a file without its end, or with a damaged directory (the cause)."""
+        from .salvage import walk
+
         checkpoint = self._checkpoint
         checkpoint.truncated = True
         left = walk(self._source, self._expected_size)

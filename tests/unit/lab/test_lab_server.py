@@ -16,9 +16,10 @@ import pytest
 
 from remoterun import Choice, Outcome, Project, Run, Status, aplay, play
 from remoterun.catalog import scaffold
+from remoterun.events import OutputArrived
 from remoterun.inventory import Overrides
 from remoterun.lab import Guest, Lab
-from remoterun.model import ExecWork, OutputArrived, ScriptWork, Work
+from remoterun.model import ExecWork, ScriptWork, Work
 from tests.support.lab import wait_for
 
 GUESTS = (

@@ -14,6 +14,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from remoterun.errors import TargetError
+from remoterun.events import Logged, OutputArrived, Progressed, RecordArrived
 from remoterun.model import (
     CacheWork,
     ExecWork,
@@ -21,14 +22,10 @@ from remoterun.model import (
     Job,
     Json,
     Limits,
-    Logged,
-    OutputArrived,
     Pack,
     PayloadRef,
     PayloadWork,
     Phase,
-    Progressed,
-    RecordArrived,
     ScriptWork,
     Severity,
     Status,

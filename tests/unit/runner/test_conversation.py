@@ -8,7 +8,8 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from remoterun.errors import TargetError
-from remoterun.model import Captured, Limits, Phase, RecordArrived, Status, TargetMoved
+from remoterun.events import RecordArrived, TargetMoved
+from remoterun.model import Captured, Limits, Phase, Status
 from remoterun.remote import wire
 from remoterun.transports import ConnectionLost, Exit, SessionEnded
 from tests.support.memory import BIG, Scene, make_scene, run

@@ -10,24 +10,26 @@ from pathlib import Path
 
 import pytest
 
-from remoterun.model import (
+from remoterun.events import (
     Event,
+    OutcomeReady,
+    RecordArrived,
+    RunFinished,
+    RunStarted,
+    TargetMoved,
+)
+from remoterun.model import (
     ExecWork,
     Host,
     Job,
     Limits,
     Outcome,
-    OutcomeReady,
     Phase,
     Plan,
-    RecordArrived,
     Run,
-    RunFinished,
-    RunStarted,
     RunStatus,
     Status,
     Target,
-    TargetMoved,
     Work,
 )
 from remoterun.runner import Control, execute
