@@ -242,6 +242,11 @@ CODES: Final[Mapping[str, Code]] = MappingProxyType(
             "A signal that remoterun did not send ended the payload.",
             "SIGKILL mostly means the kernel's out-of-memory killer: look at `dmesg` there.",
         ),
+        "processes_left": Code(
+            _FAILED,
+            "The program is done, but processes it started could not be killed.",
+            "They hang in the kernel, mostly on storage: look for state D with `ps` on the target.",
+        ),
         "nonzero_exit": Code(
             _FAILED, "The program ended with a non-zero exit status.", "stderr and exit_status say more."
         ),

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from remoterun.cli.output import ReaderGoneError, write
+from remoterun.cli.output import EarlyInterruptError, OutputError, ReaderGoneError, tell, write
 from remoterun.errors import ConfigError, Problem
 from remoterun.model import RunStatus
 
@@ -45,11 +44,15 @@ def _run(argv: Sequence[str], command: Command | None) -> int:
         return _invalid(argv, error.problems)
     except TyperException as error:
         return _invalid(argv, (Problem(message=error.format_message()),))
-    except (KeyboardInterrupt, Abort):
+    except (KeyboardInterrupt, EarlyInterruptError, Abort):
         _say_problems(argv, (Problem(message="interrupted before anything was started"),), RunStatus.INTERRUPTED)
         return RunStatus.INTERRUPTED.exit_code
     except (ReaderGoneError, BrokenPipeError):
         raise
+    except OutputError as error:
+        # What ran has run, but its result is lost: that is incomplete.
+        tell(f"remoterun: {error}\n")
+        return RunStatus.INCOMPLETE.exit_code
     except Exception as error:
         return _bug(argv, error)
 
@@ -88,7 +91,7 @@ def _say_problems(argv: Sequence[str], problems: Sequence[Problem], status: RunS
     lines = [clean(str(problem)) for problem in problems]
     listed = "".join(f"\n  {line}" for line in lines)
     text = f"remoterun: {lines[0]}\n" if len(lines) == 1 else f"remoterun: nothing was started:{listed}\n"
-    sys.stderr.write(text)
+    tell(text)
 
 
 def _bug(argv: Sequence[str], error: Exception) -> int:

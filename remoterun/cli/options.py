@@ -14,6 +14,7 @@ from typing import Annotated, Any, get_type_hints
 import typer
 
 from remoterun.api import Choice
+from remoterun.cli.output import EarlyInterruptError
 from remoterun.errors import ConfigError, Problem
 from remoterun.inventory import Overrides
 from remoterun.model import LIMIT_NAMES, parse_duration
@@ -210,7 +211,10 @@ def shared(function: Callable[..., int]) -> Callable[..., int]:
     @wraps(function)
     def command(**given: Any) -> int:  # typer hands over what the signature says
         flags = Flags(**{item.name: given.pop(item.name) for item in fields(Flags)})
-        return function(flags=flags, **given)
+        try:
+            return function(flags=flags, **given)
+        except KeyboardInterrupt:
+            raise EarlyInterruptError from None
 
     command.__signature__ = Signature([*own, *extra])  # type: ignore[attr-defined]
     command.__annotations__ = {item.name: item.annotation for item in (*own, *extra)}

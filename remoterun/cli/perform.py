@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from remoterun.api import aplay
 from remoterun.cli.guard import SIGTERM_STATUS
 from remoterun.cli.options import Format, Showing
-from remoterun.cli.output import ReaderGoneError, write
+from remoterun.cli.output import no_output, tell, write
 from remoterun.console.outlet import Outlet
 from remoterun.events import OutcomeReady, TargetMoved
 from remoterun.model import Phase, Status
@@ -35,8 +35,8 @@ def perform(plan: Plan, showing: Showing, *, programs: bool = False) -> tuple[Ru
     """
     performance = _Performance(plan, showing, programs=programs)
     run = performance.play()
-    if not performance.readable:
-        raise ReaderGoneError
+    if performance.unwritable is not None:
+        raise no_output(performance.unwritable)
     _print(run, showing, programs=programs)
     return run, SIGTERM_STATUS if performance.terminated else run.status.exit_code
 
@@ -54,7 +54,7 @@ class _Performance:
         self._interrupts = 0
         self._control = Control()
         self.terminated = False
-        self.readable = True
+        self.unwritable: Exception | None = None
 
     def play(self) -> Run:
         """Run the plan under the display, with the signals in hand."""
@@ -103,8 +103,8 @@ class _Performance:
 
         return listen
 
-    def _reader_gone(self) -> None:
-        self.readable = False
+    def _reader_gone(self, error: Exception) -> None:
+        self.unwritable = error
         self._control.cancel()
 
     def _note(self, event: Event) -> None:
@@ -155,13 +155,13 @@ def _print(run: Run, showing: Showing, *, programs: bool) -> None:
         from remoterun.report import short_summary
 
         if not showing.quiet:
-            sys.stderr.write(short_summary(run, width=_width(), color=use_color(sys.stderr)))
+            tell(short_summary(run, width=_width(), color=use_color(sys.stderr)))
     elif showing.output is Format.TABLE:
         from remoterun.report import table
 
         if sys.stdout.isatty() and sys.stderr.isatty() and not showing.quiet:
             # On one screen the lines of the finished targets stand right above.
-            sys.stderr.write("\n")
+            tell("\n")
         write(table(run, width=_width(), color=use_color(sys.stdout), verbose=showing.verbose))
 
 

@@ -71,7 +71,7 @@ class Console:
         width: columns, where `stream` cannot tell; a terminal is asked each time, for it may be resized.
         height: rows, likewise.
         clock: returns monotonic seconds.
-        on_output_closed: called once, when nobody reads `output` any more.
+        on_output_closed: called once with the error, when `output` can't be written any more.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class Console:
         width: int = 80,
         height: int = 24,
         clock: Callable[[], float] = time.monotonic,
-        on_output_closed: Callable[[], None] | None = None,
+        on_output_closed: Callable[[Exception], None] | None = None,
     ) -> None:
         shared = output is not None and same_place(stream, output)
         self._err = Outlet(stream, on_broken=on_output_closed if shared else None)

@@ -24,7 +24,7 @@ class Outlet:
     `broken` tells.
     """
 
-    def __init__(self, stream: TextIO, *, on_broken: Callable[[], None] | None = None) -> None:
+    def __init__(self, stream: TextIO, *, on_broken: Callable[[Exception], None] | None = None) -> None:
         self.encoding = getattr(stream, "encoding", None) or "utf-8"
         self.broken = False
         self._on_broken = on_broken
@@ -82,11 +82,11 @@ class Outlet:
             return
         try:
             action()
-        except (OSError, ValueError):  # ValueError: the stream object was closed
+        except (OSError, ValueError) as error:  # ValueError: the stream object was closed
             self.broken = True
             self._pending.clear()
             if self._on_broken:
-                self._on_broken()
+                self._on_broken(error)
 
 
 def _pipe_of(stream: TextIO) -> int | None:

@@ -18,6 +18,7 @@ from remoterun.remote.system import (
     account,
     become_subreaper,
     close_all_but,
+    descendants,
     kill_groups,
     kill_quietly,
     marked,
@@ -50,6 +51,9 @@ _RELAY_BYTES = 65536
 _MAX_QUEUED = 256
 _FLUSH_S = 30.0
 _SWEEPS = 100
+# TERM, grace, KILL, and what a supervisor may take to drain its link.
+_END_S = 45.0
+_SILENT_S = 20.0
 
 
 class GoneError(Exception):
@@ -197,6 +201,8 @@ class Leg:
 
     def _start(self, request: dict[str, object], code: bytes) -> tuple[socket.socket, int]:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        # If the supervisor is killed, what it leaves behind becomes ours, whatever it has done to its environment.
+        become_subreaper()
         child = os.fork()
         if child == 0:
             try:
@@ -219,8 +225,8 @@ class Leg:
         relay = Relay(link, self._inbox)
         finished = relay.run()
         link.close()
-        _reap(child)
-        if not finished:
+        ended = _reap(child, 0.0 if relay.silent else _END_S)
+        if not finished or not ended:
             killed = _sweep(self.key, self.nonce.hex())
             if not self._inbox.ended:
                 message = "the supervisor on the target was killed; %d processes it left were killed" % killed
@@ -242,6 +248,8 @@ class Relay:
         self._out: list[bytes] = []
         self._finished = False
         self._linked = True
+        self._heard = time.monotonic()
+        self.silent = False
         os.set_blocking(1, False)
 
     def run(self) -> bool:
@@ -254,7 +262,7 @@ class Relay:
                 give_up = time.monotonic() + _FLUSH_S
             if give_up is not None and time.monotonic() > give_up:
                 break
-            for number, event in self._poll().poll(1000 if give_up else None):
+            for number, event in self._poll().poll(1000 if give_up else _SILENT_S * 1000):
                 if number == 0:
                     self._inbox.fill()
                 elif number == 1:
@@ -263,6 +271,10 @@ class Relay:
                     self._exchange(event)
             if self._inbox.ended:
                 # Without a lease a controller that has gone ends the run: closing the link tells the supervisor.
+                break
+            if self._linked and time.monotonic() - self._heard > _SILENT_S:
+                # A supervisor gives a sign of life every few seconds. This one was stopped, and will not end anything.
+                self.silent = True
                 break
         return self._finished
 
@@ -274,6 +286,8 @@ class Relay:
         if self._linked:
             # A full queue towards the controller stops the reading: the supervisor then slows the payload down.
             wanted = select.POLLIN if len(self._out) < _MAX_QUEUED else 0
+            if not wanted:
+                self._heard = time.monotonic()
             poll.register(self._link.fileno(), wanted | (select.POLLOUT if self._down else 0))
         return poll
 
@@ -306,6 +320,7 @@ class Relay:
             except OSError:
                 data = b""
             self._linked = bool(data)
+            self._heard = time.monotonic()
             self._up += data
             for raw in whole_frames(self._up):
                 self._finished = self._finished or raw[20] == RESULT
@@ -342,7 +357,7 @@ def _sweep(key: str, name: str) -> int:
     """Kill what carries the mark of a run and remove its folder; return how many processes that were."""
     killed: set[int] = set()
     for _ in range(_SWEEPS):
-        left = marked(key)
+        left = sorted({*marked(key), *descendants(os.getpid())})
         if not left:
             break
         kill_groups(left)
@@ -354,11 +369,19 @@ def _sweep(key: str, name: str) -> int:
     return len(killed)
 
 
-def _reap(child: int) -> None:
+def _reap(child: int, patience_s: float) -> bool:
+    """Wait for the supervisor to end by itself; False when it did not, and has been killed."""
+    give_up = time.monotonic() + patience_s
     try:
-        os.waitpid(child, 0)
+        while os.waitpid(child, os.WNOHANG)[0] == 0:
+            if time.monotonic() >= give_up:
+                os.kill(child, signal.SIGKILL)
+                os.waitpid(child, 0)
+                return False
+            time.sleep(0.01)
     except OSError:
         pass
+    return True
 
 
 def leg_main(stdin: object, codes: list[object], key: bytes, place: str) -> None:

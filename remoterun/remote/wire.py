@@ -36,6 +36,7 @@ STARTED, HEARTBEAT, STDOUT, STDERR, STDOUT_TAIL, STDERR_TAIL, RESULT = 32, 33, 3
 RECORD, FINDING, PROGRESS, LOG, DONE, ERROR = 48, 49, 50, 51, 52, 53
 
 LEG_STREAM, SUPERVISOR_STREAM = 0, 1
+_MAX_STREAMS = 4096
 
 
 class WireError(Exception):
@@ -165,15 +166,19 @@ class Assembler:
         self._next: dict[int, int] = {}
         self._parts: dict[int, list[bytes]] = {}
         self._sizes: dict[int, int] = {}
+        self._held = 0
 
     def add(self, frame: Frame) -> bytes | None:
         """Return the whole body when this frame completes a message.
 
         Raises:
-            WireError: on a gap (when strict), or when a message grows over the cap.
+            WireError: on a gap (when strict), when a message grows over the cap, or all unended ones over twice that.
         """
         stream = frame.stream
         expected = self._next.get(stream, 0 if self._strict else frame.seq)
+        if not self._strict and len(self._next) > _MAX_STREAMS:
+            # Workers come and go, each with a stream of its own: those with nothing begun are forgotten.
+            self._next = {each: self._next[each] for each in self._parts if each in self._next}
         self._next[stream] = (frame.seq + 1) & 0xFFFFFFFF
         if frame.seq != expected:
             if self._strict:
@@ -186,21 +191,30 @@ class Assembler:
         elif stream not in self._parts:
             # The rest of a message whose beginning was lost or refused is no message.
             return None
-        size = self._sizes.get(stream, 0) + len(frame.body)
-        if size > self._max:
-            self._drop(stream)
-            raise WireError("a message of over %d bytes came, the most that is taken" % self._max)
-        self._sizes[stream] = size
-        self._parts.setdefault(stream, []).append(frame.body)
+        self._hold(stream, frame.body)
         if frame.more:
             return None
         body = b"".join(self._parts[stream])
         self._drop(stream)
         return body
 
+    def _hold(self, stream: int, body: bytes) -> None:
+        """Keep a part of a message, within bounds."""
+        size = self._sizes.get(stream, 0) + len(body)
+        self._sizes[stream] = size
+        self._held += len(body)
+        if size > self._max:
+            self._drop(stream)
+            raise WireError("a message of over %d bytes came, the most that is taken" % self._max)
+        self._parts.setdefault(stream, []).append(body)
+        if self._held > 2 * self._max or len(self._parts) > _MAX_STREAMS:
+            for each in list(self._parts):
+                self._drop(each)
+            raise WireError("too many messages were begun and not ended")
+
     def _drop(self, stream: int) -> None:
         self._parts.pop(stream, None)
-        self._sizes.pop(stream, None)
+        self._held -= self._sizes.pop(stream, 0)
 
 
 def whole_frames(buffer: bytearray) -> list[bytes]:

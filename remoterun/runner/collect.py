@@ -215,7 +215,8 @@ class Collector:
     @property
     def survivors(self) -> int | None:
         """Return how many processes could not be killed; None when nobody could look."""
-        return self._integer("survivors")
+        count = self._integer("survivors")
+        return count if count is None or count >= 0 else None
 
     @property
     def stdout(self) -> Captured:
@@ -250,6 +251,8 @@ class Collector:
         self._check_exit(self.exit_status)
         if isinstance(self._job.work, PayloadWork) and self.result.get("done") is not True:
             raise TargetError("payload_crashed", "the payload's process ended without finishing its work")
+        if self.survivors:
+            raise TargetError("processes_left", f"{self.survivors} processes of the run could not be killed")
         return Status.FINDINGS if self.level() >= self._job.fail_on.rank else Status.OK
 
     def level(self) -> int:
@@ -283,7 +286,9 @@ class Collector:
             return TargetError("output_limit", "the payload sent a record larger than 16 MiB and was ended")
         if cause == "cancel":
             return TargetError("cancelled", "the run was cancelled while the payload ran")
-        return TargetError("lease_expired", "the target heard nothing from here and ended the payload")
+        if cause in ("silence", "link"):
+            return TargetError("lease_expired", "the target heard nothing from here and ended the payload")
+        return TargetError("result_damaged", f"the target names a cause that does not exist: {cause!r}"[:4000])
 
     def _doing(self) -> str:
         state = self.state.get("state")

@@ -24,7 +24,8 @@ _KEEP_NOISE: Final = 64 * 1024
 _MAX_MESSAGE: Final = 17 << 20
 # How long a target may take to confirm that everything is dead: TERM, grace, KILL, sweep, and the way back.
 CONFIRM_S: Final = 15.0
-# The target enforces `run` itself; if it does not, this much later the controller does.
+_SIGNS_OF_LIFE: Final = frozenset({wire.HEARTBEAT, wire.HELLO, wire.NEED})
+# The target enforces `run` and `stall` itself; if it does not, this much later the controller does.
 _BACKSTOP_S: Final = 30.0
 
 
@@ -46,6 +47,7 @@ class Conversation:
         self._timer: asyncio.Timeout | None = None
         self._entered_at = self._loop.time()
         self._deadline = deadline
+        self._moved_at = self._loop.time()
         self._overruled: TargetError | None = None
         self._waiting_for = "enter"
         self._code_sent = False
@@ -139,6 +141,8 @@ class Conversation:
             return
         if event is not None:
             self._tell(event)
+        if frame.kind not in _SIGNS_OF_LIFE:
+            self._moved_at = self._loop.time()
         self._advance(frame.kind)
 
     def _advance(self, kind: int) -> None:
@@ -172,6 +176,8 @@ class Conversation:
                 due.append((self._deadline, "total"))
             if self.phase is Phase.RUN and self._job.limits.run is not None:
                 due.append((self.marks["run"] + self._job.limits.run + _BACKSTOP_S, "run"))
+            if self.phase is Phase.RUN and self._job.limits.stall is not None:
+                due.append((self._moved_at + self._job.limits.stall + _BACKSTOP_S, "stall"))
         when, self._waiting_for = min(due) if due else (None, limit)
         if self._timer is not None and not self._timer.expired():
             self._timer.reschedule(when)
@@ -191,6 +197,7 @@ class Conversation:
             "upload": "the payload's code was not taken after",
             "idle": "nothing came from the target for",
             "run": "the target did not end the payload by itself, though its limit passed long ago:",
+            "stall": "the target did not end the payload by itself, though there was no progress for",
             "total": "the target was not done after",
         }[name]
         return TargetError(

@@ -77,7 +77,7 @@ def test_a_socket_is_treated_like_a_pipe() -> None:
 def test_a_reader_that_left_breaks_the_outlet_once_and_quietly() -> None:
     calls: list[str] = []
     with pipe() as (reader, stream):
-        outlet = Outlet(stream, on_broken=lambda: calls.append("broken"))
+        outlet = Outlet(stream, on_broken=lambda error: calls.append("broken"))
         os.close(reader)
         for _ in range(3):
             outlet.write(b"data")

@@ -404,7 +404,7 @@ _MODULE = {"kind": "module", "type": "ModuleNotFoundError", "message": "No modul
         (None, {"exit_status": 0, "cause": "cancel"}, "cancelled", "cancelled"),
         (None, {"exit_status": -15, "cause": "link"}, "lease_expired", "heard nothing"),
         (None, {"exit_status": -15, "cause": "silence"}, "lease_expired", "heard nothing"),
-        (None, {"exit_status": 0, "cause": {"odd": []}}, "lease_expired", "heard nothing"),
+        (None, {"exit_status": 0, "cause": {"odd": []}}, "result_damaged", "does not exist"),
         # A damaged result beats everything: nothing it says can be trusted.
         (_NOTHING, {"exit_status": 1, "cause": "run", "hash": "0"}, "result_damaged", "hash differs"),
     ],

@@ -78,7 +78,8 @@ def test_there_is_one_outcome_per_job_in_the_plans_order(tmp_path: Path) -> None
     run, events = _run(*jobs, on_event=note)
     assert [(outcome.target, outcome.step) for outcome in run.outcomes] == [(job.target.id, job.step) for job in jobs]
     assert [outcome.status for outcome in run.outcomes] == [Status.OK, Status.OK, Status.OK, Status.FAILED, Status.OK]
-    assert run.status is RunStatus.INCOMPLETE
+    # A program that says no has run, and is a finding.
+    assert run.status is RunStatus.FINDINGS
     assert isinstance(events[0], RunStarted)
     assert isinstance(events[-1], RunFinished)
     assert [ready.index(outcome) for outcome in run.outcomes[:2]] == [3, 4]
