@@ -212,7 +212,7 @@ class Pack:
 
     `entry` is ``module:function`` called with the context; `program` instead names a member of the pack to execute,
     which reads the parameters as JSON on stdin and writes JSON records on stdout. `requires` are modules that must be
-    importable, `python` is the oldest version that will do.
+    importable, `python` is the oldest version that will do. `shadows` names the payload that this one hides.
     """
 
     ref: PayloadRef
@@ -221,6 +221,7 @@ class Pack:
     program: str | None = None
     requires: tuple[str, ...] = ()
     python: tuple[int, int] = (3, 8)
+    shadows: str | None = None
 
     @property
     def sha256(self) -> str:

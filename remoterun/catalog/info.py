@@ -99,5 +99,11 @@ class PayloadInfo:
         data = canonical_zip(members)
         ref = PayloadRef(name=self.name, version=self.version, sha256=hashlib.sha256(data).hexdigest())
         return Pack(
-            ref=ref, data=data, entry=self.entry, program=self.program, requires=self.requires, python=self.python
+            ref=ref,
+            data=data,
+            entry=self.entry,
+            program=self.program,
+            requires=self.requires,
+            python=self.python,
+            shadows=self.shadows,
         )

@@ -59,10 +59,8 @@ def _work(job: Job) -> dict[str, Json]:
     work = job.work
     if isinstance(work, PayloadWork):
         ref = work.pack.ref
-        return {
-            "payload": {"name": ref.name, "version": ref.version, "sha256": ref.sha256},
-            "params": dict(work.params),
-        }
+        payload: dict[str, Json] = {"name": ref.name, "version": ref.version, "sha256": ref.sha256}
+        return {"payload": {**payload, "shadows": work.pack.shadows}, "params": dict(work.params)}
     if isinstance(work, ScriptWork):
         return {"script": work.name, "bytes": len(work.source), "args": [_text(word) for word in work.args]}
     if isinstance(work, ExecWork):
@@ -106,7 +104,8 @@ def _work_lines(job: Job) -> Iterator[str]:
     work = job.work
     if isinstance(work, PayloadWork):
         ref = work.pack.ref
-        yield f"  payload      {ref.name} {ref.version}  sha256:{ref.sha256}"
+        shadows = f"  (shadows {work.pack.shadows})" if work.pack.shadows else ""
+        yield f"  payload      {ref.name} {ref.version}  sha256:{ref.sha256}{shadows}"
         for key, value in work.params.items():
             yield f"  param        {key} = {json.dumps(value, ensure_ascii=False)}"
         yield f"  fail_on      {job.fail_on.value}"

@@ -1,7 +1,7 @@
 """What stands around a payload in its own process: parameters in, records out, and the truth about how it ended.
 
-It is sent as text, started by the supervisor with ``python -c``, and hands the payload a `Context`. Records leave
-through a private pipe, so whatever the payload does to stdout cannot touch them.
+It is sent as text, compiled on the target, started by the supervisor from memory, and hands the payload a `Context`.
+Records leave through a private pipe, so whatever the payload does to stdout cannot touch them.
 """
 
 from __future__ import annotations
