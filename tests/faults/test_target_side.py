@@ -388,7 +388,7 @@ def run(ctx):
         ("#!/bin/sh\necho '{\"n\": 1}'; printf '{\"n\"'; exit 4", "nonzero_exit", "status 4", [1]),
         ("#!/bin/sh\necho '{\"n\": 1}'; printf '{\"n\"'; kill -9 $$", "payload_killed", "SIGKILL", [1]),
         ("#!/bin/sh\necho '{\"n\": 1}'; printf '{\"n\"'", "payload_failed", "record 2", [1]),
-        ("#!/bin/sh\necho '{\"n\": 1}'; echo oops; echo '{\"n\": 3}'", "payload_failed", "record 2", [1]),
+        ("#!/bin/sh\necho '{\"n\": 1}'; echo oops; echo '{\"n\": 3}'", "payload_failed", "record 2", [1, 3]),
         ("#!/bin/sh\necho '[1]'", "payload_failed", "no JSON object", []),
         ("#!/bin/sh\necho '{\"n\": NaN}'", "payload_failed", "NaN", []),
         ("#!/bin/sh\necho '{\"n\": 1e999}'", "payload_failed", "1e999", []),
