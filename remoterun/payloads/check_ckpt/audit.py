@@ -349,6 +349,7 @@ def _summary(settings: Settings, discovery: Discovery, judged: Sequence[Judged])
         "checkpoints": sum(verdicts.values()),
         "verdicts": verdicts,
         "resume_from": None if best is None else clean_text(best.candidate.name),
+        "resume_path": None if best is None else clean_text(best.candidate.path, 4000),
         "root": clean_text(settings.root, 4000),
         "found": len(discovery.candidates),
         "companions": [clean_text(each.candidate.name) for each in judged if each.companion][:100],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from typing import TYPE_CHECKING, Dict, List, NamedTuple, Optional, Tuple, Union
 
 if TYPE_CHECKING:
@@ -13,6 +14,7 @@ MODEL = "model"
 EMA = "ema"
 OPTIMIZER = "optimizer"
 OTHER = "other"
+_LONGEST = 4096
 
 
 class Region(NamedTuple):
@@ -129,12 +131,19 @@ def product(numbers: Tuple[int, ...]) -> int:
 
 
 def clean_text(text: str, limit: int = 300) -> str:
-    """Make text of a file fit to be shown: valid Unicode, no line breaks, bounded."""
-    if len(text) <= limit and text.isascii() and text.isprintable():
+    """Make text of a file fit to be shown: on one line, bounded, and so that two different texts never look alike.
+
+    What can't be printed, and the backslash, are written as Python writes them; the middle of a long text gives way
+    to its CRC-32.
+    """
+    if len(text) <= limit and text.isascii() and text.isprintable() and "\\" not in text:
         return text
-    shown = text[: limit + 1].encode("utf-8", "replace").decode("utf-8")
-    shown = "".join(char if char.isprintable() else "?" for char in shown)
-    return shown if len(shown) <= limit else shown[: limit - 1] + "…"
+    shown = "".join(char if char.isprintable() and char != "\\" else ascii(char)[1:-1] for char in text[:_LONGEST])
+    if len(shown) <= limit and len(text) <= _LONGEST:
+        return shown
+    mark = "…%08x…" % zlib.crc32(text.encode("utf-8", "surrogatepass"))
+    tail = limit // 3
+    return shown[: limit - tail - len(mark)] + mark + shown[-tail:]
 
 
 def count_of(number: int, noun: str) -> str:

@@ -66,6 +66,7 @@ def test_ten_checkpoints_of_which_three_are_broken(ten: Path, engine: str) -> No
         "checkpoints": 10,
         "verdicts": {"bad": 3, "ok": 7},
         "resume_from": "step_900",
+        "resume_path": by_name["step_900"]["path"],
         "root": str(ten),
         "found": 10,
         "companions": [],
