@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -31,6 +30,8 @@ from remoterun.playbook import find_playbook, resolve_params
 from remoterun.records import dataclass
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
     from remoterun.catalog import Catalog, PayloadInfo
     from remoterun.events import OnEvent
     from remoterun.runner import Control

@@ -11,11 +11,13 @@ A target's trouble is a value: the runner turns a `TargetError` into the `error`
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
 from types import MappingProxyType
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from remoterun.records import dataclass
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
 
 # Comparing costs the square of the length, and nobody mistypes a word of this size.
 _LONGEST_GUESSED: Final = 80

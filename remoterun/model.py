@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import field, fields, replace
 from enum import StrEnum
-from typing import Final, Literal, Self, TypeAlias
+from typing import TYPE_CHECKING, Final, Literal, Self, TypeAlias
 
 from remoterun.errors import ConfigError, TargetError
 from remoterun.records import dataclass
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 Json: TypeAlias = "dict[str, Json] | list[Json] | str | int | float | bool | None"
 """A JSON value; numbers are finite."""

@@ -11,13 +11,15 @@ import hmac
 import os
 import pickle
 import sys
-from collections.abc import Callable
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from remoterun.version import VERSION
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _T = TypeVar("_T")
 _KEY_SIZE: Final = 32

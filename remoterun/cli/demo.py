@@ -7,10 +7,8 @@ import shutil
 import signal
 import sys
 import tempfile
-from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Final, NoReturn, Self
 
 import typer
@@ -20,6 +18,9 @@ from remoterun.errors import ConfigError
 from remoterun.model import RunStatus
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import FrameType
+
     from remoterun.lab import Guest, Lab
     from remoterun.report.text import Style
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from remoterun import hops
 from remoterun.cli.options import Format
 from remoterun.cli.output import write, write_json
 from remoterun.model import LIMIT_NAMES, ExecWork, Job, Json, PayloadWork, Plan, ScriptWork, format_duration
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 SCHEMA = "remoterun/plan/1"
 

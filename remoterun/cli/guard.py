@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from remoterun.cli.output import EarlyInterruptError, OutputError, ReaderGoneError, tell, write
@@ -15,6 +14,8 @@ from remoterun.errors import ConfigError, Problem
 from remoterun.model import RunStatus
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from remoterun.cli.app import Command
 
 SIGPIPE_STATUS = 141

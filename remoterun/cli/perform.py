@@ -7,7 +7,6 @@ import os
 import shutil
 import signal
 import sys
-from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -20,6 +19,8 @@ from remoterun.events import OutcomeReady, TargetMoved
 from remoterun.model import Phase, Status
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from remoterun.console import Console
     from remoterun.events import Event, OnEvent
     from remoterun.model import Plan, Run

@@ -13,14 +13,14 @@ from remoterun.inventory.files import read_bytes
 from remoterun.inventory.overrides import Flags, Overrides
 from remoterun.inventory.selection import Index, build_index
 from remoterun.inventory.settings import Login, Settings
-from remoterun.model import Host, Json, Target, format_duration
 from remoterun.records import dataclass
 from remoterun.store import remember
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from remoterun.inventory.adhoc import AdHoc
+    from remoterun.model import Host, Target
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,17 +106,6 @@ class Inventory:
             selecting.problems.append(Problem(path=where, message="no target is left in the selection"))
         return selecting.finish(chosen)
 
-    def describe(self, targets: Iterable[Target] | None = None) -> dict[str, Json]:
-        """Return what is known of some targets (all, when left out) as JSON, for `inventory list`."""
-        chosen = self.targets if targets is None else tuple(targets)
-        members = {name: frozenset(ids) for name, ids in self.groups.items()}
-        groups = {target.id: [name for name, ids in members.items() if target.id in ids] for target in chosen}
-        return {
-            "path": None if self.path is None else str(self.path),
-            "targets": [_described(target, groups[target.id]) for target in chosen],
-            "groups": {name: list(ids) for name, ids in self.groups.items()},
-        }
-
 
 class _Selecting:
     """Carry out one selection."""
@@ -191,32 +180,3 @@ class _Selecting:
         except ValueError as error:
             self.problems.append(Problem(path=target.id, message=str(error)))
             return None
-
-
-def _described(target: Target, groups: Sequence[str]) -> Json:
-    host = target.host
-    jump: Json = None if host.jump is None else [hop.key for hop in host.jump]
-    tags: Json = [*sorted(target.tags)]
-    return {
-        "id": target.id,
-        "name": target.name,
-        "host": {
-            "key": host.key,
-            "transport": host.transport,
-            "address": host.address,
-            "port": host.port,
-            "user": host.user,
-            "jump": jump,
-            "become": host.become,
-        },
-        "guest": target.guest,
-        "hop": target.hop,
-        "user": target.user,
-        "interpreter": target.interpreter,
-        "venv": target.venv,
-        "env": dict(target.env),
-        "vars": dict(target.vars),
-        "tags": tags,
-        "limits": {name: format_duration(seconds) for name, seconds in target.limits.items()},
-        "groups": list(groups),
-    }

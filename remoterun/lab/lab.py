@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterable
 from concurrent.futures import Future
 from contextlib import suppress
 from pathlib import Path
@@ -14,6 +13,7 @@ from remoterun.inventory.project import FILE_NAME
 from remoterun.lab.pct import Guest
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from types import TracebackType
 
     from remoterun.lab.server import Server

@@ -10,11 +10,12 @@ from __future__ import annotations
 import re
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from remoterun.model import Json
 
 _PATH: Final = "/sbin:/bin:/usr/sbin:/usr/bin"  # pct's own; the shells of a host have more

@@ -5,15 +5,17 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Final, cast
+from typing import TYPE_CHECKING, Final, cast
 
 import asyncssh
 
 from remoterun.lab.pct import Answer, Guest, Program, Reply, answer
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
 
 ADDRESS: Final = "127.0.0.1"
 KEY: Final = "id_ed25519"

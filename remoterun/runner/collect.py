@@ -7,8 +7,7 @@ import json
 import math
 import signal
 import struct
-from collections.abc import Mapping
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from remoterun.errors import TargetError
 from remoterun.events import Event, Logged, OutputArrived, Progressed, RecordArrived
@@ -19,13 +18,15 @@ from remoterun.model import (
     Job,
     Json,
     PayloadWork,
-    Phase,
     Severity,
     Status,
     format_duration,
 )
 from remoterun.remote import wire
 from remoterun.runner.request import streams
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 MAX_RECORDS: Final = 100_000
 MAX_BYTES: Final = 64 << 20
@@ -316,10 +317,6 @@ class Collector:
             raise TargetError("payload_killed", f"the program was ended by {name}")
         if status > 0:
             raise TargetError("nonzero_exit", f"the program ended with exit status {status}")
-
-    def phase(self) -> Phase:
-        """Say how far the target came."""
-        return Phase.COLLECT if self.result is not None and "records" in self.result else Phase.RUN
 
 
 _HANDLERS: Final = {

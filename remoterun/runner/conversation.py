@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
@@ -17,6 +16,8 @@ from remoterun.runner.collect import Collector
 from remoterun.runner.request import beat_s
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
     from remoterun.runner.request import Request
     from remoterun.transports import Session
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
@@ -27,6 +26,8 @@ from remoterun.runner.conversation import Conversation
 from remoterun.runner.request import Packed, Request
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from remoterun.transports import Pool
 
 _DIAGNOSE_S = 5.0

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import marshal
 import zlib
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from os import urandom
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from remoterun.model import CacheWork, ExecWork, Job, Pack, PayloadWork, ScriptWork
 from remoterun.remote.bundle import program
 from remoterun.remote.stage0 import code_key, opening
 from remoterun.remote.wire import PACK, REQUEST, Encoder
 from remoterun.store import key_for
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 INLINE_MAX: Final = 24 * 1024
 """Packs smaller than this once compressed are sent along; asking first whether the target has them costs more."""

@@ -8,11 +8,13 @@ import contextlib
 import signal
 import socket
 import threading
-from collections.abc import Callable, Sequence
-from typing import Final, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 
 from remoterun.transports.local import kill, spawn
 from remoterun.transports.session import Capture
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
 
 _T = TypeVar("_T")
 

@@ -7,10 +7,12 @@ import contextlib
 import os
 import signal
 import subprocess
-from collections.abc import Callable, Sequence
-from typing import Final, cast
+from typing import TYPE_CHECKING, Final, cast
 
 from remoterun.transports.session import Duplex, Exit
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
 
 _CLOSE_S: Final = 0.5
 

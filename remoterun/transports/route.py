@@ -5,16 +5,18 @@ from __future__ import annotations
 import getpass
 import os
 import socket
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Final, TypeVar, cast
+from typing import TYPE_CHECKING, Final, TypeVar, cast
 
 from asyncssh.config import ConfigParseError, SSHClientConfig, SSHConfig
 
 from remoterun.errors import TargetError
 from remoterun.model import Host
 from remoterun.records import dataclass
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 _T = TypeVar("_T")
 

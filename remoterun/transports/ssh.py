@@ -14,7 +14,6 @@ import random
 import re
 import shlex
 import socket
-from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeAlias
 
@@ -27,6 +26,8 @@ from remoterun.transports.hostkeys import Judge
 from remoterun.transports.session import ConnectionLost, Duplex, Exit
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from remoterun.transports.link import Stage
     from remoterun.transports.route import Route
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -223,22 +222,6 @@ def test_an_empty_file_names_nothing(file: Path) -> None:
     for text in ("", "# nothing yet\n", "---\n", "{}"):
         inventory = load(file, text)
         assert (inventory.targets, inventory.groups, len(inventory)) == ((), {}, 0)
-
-
-def test_describe_is_json(file: Path) -> None:
-    inventory = load(
-        file,
-        "hosts: {gate: {self: false}, h: {jump: gate, guests: {100: {name: n, vars: {x: [1]}, limits: {run: none}}}}}\n"
-        "groups: {g: h}",
-    )
-    described = json.loads(json.dumps(inventory.describe()))
-    assert described["path"] == str(file)
-    assert described["groups"] == {"g": ["h/100"]}
-    (only,) = described["targets"]
-    assert only["id"] == "h/100"
-    assert only["host"]["jump"] == ["gate"]
-    assert (only["groups"], only["limits"], only["vars"]) == (["g"], {"run": "none"}, {"x": [1]})
-    assert inventory.describe(())["targets"] == []
 
 
 def test_venv_paths(file: Path) -> None:

@@ -25,7 +25,6 @@ from remoterun.model import (
     Pack,
     PayloadRef,
     PayloadWork,
-    Phase,
     ScriptWork,
     Severity,
     Status,
@@ -370,7 +369,6 @@ def test_a_result_without_a_count_means_that_nothing_was_started() -> None:
     collector = _collector()
     collector.handle(wire.RESULT, b"{}")
     assert _refusal(collector).code == "start_failed"
-    assert collector.phase() is Phase.RUN
 
 
 LIMITS = Limits(run=90.0, stall=600.0)
