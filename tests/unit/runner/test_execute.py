@@ -111,7 +111,8 @@ def test_an_outcome_says_how_long_each_phase_took() -> None:
     timings = run.outcomes[0].timings_s
     assert set(timings) == {"queued", "enter", "upload", "run", "total"}
     assert timings["run"] >= 0.1
-    assert timings["total"] == pytest.approx(sum(timings.values()) - timings["total"], abs=0.01)
+    # What closing the session takes is in the total alone.
+    assert sum(timings.values()) - timings["total"] <= timings["total"] + 0.001
     moves = [(event.phase, event.waiting) for event in events if isinstance(event, TargetMoved)]
     assert moves == [(Phase.ENTER, False), (Phase.UPLOAD, False), (Phase.RUN, False)]
 
