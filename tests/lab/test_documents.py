@@ -114,14 +114,18 @@ def test_second_interrupt_leaves_at_once_and_names_what_is_open(project: Project
     project.payload("stubborn", STUBBORN)
     process = project.start("play", "stubborn", "--on", "documents/200", "--output", "jsonl")
     assert process.stdout is not None
+    lines = []
     for line in process.stdout:
+        lines.append(line)
         if strict_json(line)["type"] == "record":
             break
     process.send_signal(signal.SIGINT)
     assert process.stderr is not None
     read = b""
     while b"nterrupt" not in read:
-        read += process.stderr.read1(4096)  # type: ignore[attr-defined]
+        more = process.stderr.read1(4096)  # type: ignore[attr-defined]
+        assert more, (lines, read)
+        read += more
     process.send_signal(signal.SIGINT)
     rest = process.stderr.read()
     assert process.wait(30) == 130
