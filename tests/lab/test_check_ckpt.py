@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.support.lab import Guest, Lab, LabHost, guest
-from tests.support.project import Project, write_project
+from tests.support.project import GUEST_PYTHON, Project, write_project
 
 torch = pytest.importorskip("torch", reason="torch is the oracle of these tests")
 
@@ -151,7 +151,7 @@ def test_without_any_file(tmp_path: Path, host: LabHost) -> None:
     done = subprocess.run(
         [
             sys.executable, "-m", "remoterun", "play", "check-ckpt", "--on", f"root@{host.address}/200",
-            "--python", sys.executable, "--set", f"root={ROOT}", "--output", "json", "--port", str(host.port), *words,
+            "--python", GUEST_PYTHON, "--set", f"root={ROOT}", "--output", "json", "--port", str(host.port), *words,
         ],
         cwd=empty.folder, capture_output=True, timeout=60, check=False,
     )  # fmt: skip

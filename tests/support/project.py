@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from tests.support.lab import LabHost
 
 REMOTERUN = (sys.executable, "-m", "remoterun")
-VENV_PYTHON = sys.executable
+# A guest has a /tmp and a /root of its own: an environment of the checkout may not be seen there, its base always is.
+GUEST_PYTHON = str(Path(sys.executable).resolve())
 
 
 def strict_json(data: bytes) -> Any:
@@ -102,7 +103,7 @@ def write_project(folder: Path, hosts: Sequence[LabHost], **more: Mapping[str, A
     """Write the inventory of lab hosts; `more` maps host names to further keys, laid over what the lab says."""
     written: dict[str, Any] = {}
     for host in hosts:
-        guests = {ctid: {"python": VENV_PYTHON} for ctid in host.guests}
+        guests = {ctid: {"python": GUEST_PYTHON} for ctid in host.guests}
         written[host.name] = {
             "address": host.address,
             "port": host.port,
@@ -110,7 +111,7 @@ def write_project(folder: Path, hosts: Sequence[LabHost], **more: Mapping[str, A
             "identity_file": str(host.identity_file),
             "known_hosts": str(host.known_hosts),
             "ssh_config": "none",
-            **({"guests": guests} if guests else {"python": VENV_PYTHON}),
+            **({"guests": guests} if guests else {"python": GUEST_PYTHON}),
             **more.get(host.name, {}),
         }
     folder.mkdir(parents=True, exist_ok=True)
