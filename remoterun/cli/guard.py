@@ -55,6 +55,9 @@ def _run(argv: Sequence[str], command: Command | None) -> int:
         tell(f"remoterun: {error}\n")
         return RunStatus.INCOMPLETE.exit_code
     except Exception as error:
+        if isinstance(error.__cause__, SystemExit):
+            # A signal that came while a class was being made: Python 3.11 wraps whatever is raised there.
+            raise error.__cause__ from None
         return _bug(argv, error)
 
 

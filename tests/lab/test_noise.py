@@ -41,7 +41,7 @@ def run(ctx):
 @pytest.fixture
 def host(lab: Lab) -> LabHost:
     """Return a host whose root prints at every login, also later."""
-    noisy = lab.host("noisy", guests=[200])
+    noisy = lab.host("noisy-login", guests=[200])
     noisy.write("/root/.bashrc", BASHRC)
     noisy.write("/etc/motd", "motd of the day\n")
     return noisy
@@ -57,8 +57,8 @@ def project(tmp_path: Path, host: LabHost) -> Project:
 
 @pytest.mark.lab
 def test_result_is_whole_and_noise_is_apart(project: Project, host: LabHost) -> None:
-    result = project.run("play", "garbage", "--on", "noisy/200", "--output", "json")
-    outcome = result.outcome("noisy/200")
+    result = project.run("play", "garbage", "--on", "noisy-login/200", "--output", "json")
+    outcome = result.outcome("noisy-login/200")
     assert outcome["status"] == "ok", outcome
     assert [record["n"] for record in outcome["records"]] == [1, 2, 3]
     assert len(outcome["records"][2]["big"]) == 500_000
@@ -73,7 +73,7 @@ def test_result_is_whole_and_noise_is_apart(project: Project, host: LabHost) -> 
 
 @pytest.mark.lab
 def test_noise_reaches_no_table(project: Project) -> None:
-    result = project.run("play", "garbage", "--on", "noisy/200")
+    result = project.run("play", "garbage", "--on", "noisy-login/200")
     assert result.status == 0, result
     assert b"Welcome" not in result.stdout
     assert b"background" not in result.stdout
