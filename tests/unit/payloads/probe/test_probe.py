@@ -112,7 +112,8 @@ def test_torch_is_described_without_being_imported(probe: PayloadInfo, pack: Pat
     said = run(pack, probe.check_params({}, where=""))
     assert said["imported"] == []
     described = said["records"][0]["python"]["torch"]
-    assert described["version"] == torch.__version__
+    # The metadata of some builds leaves out what torch itself appends, such as +cu130; `cuda` has it.
+    assert described["version"].partition("+")[0] == torch.__version__.partition("+")[0]
     assert described["cuda"] == torch.version.cuda
     assert described["path"] == str(Path(torch.__file__).parent)
 
