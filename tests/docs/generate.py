@@ -12,7 +12,7 @@ from pathlib import Path
 
 from remoterun.errors import CODES
 from remoterun.model import Limits, Status, format_duration
-from remoterun.payloads.check_ckpt.rules import RULES
+from remoterun.payloads.check_ckpt.rules.catalogue import RULES
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 

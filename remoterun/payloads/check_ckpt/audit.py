@@ -9,21 +9,21 @@ import os
 import time
 from typing import TYPE_CHECKING, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
-from .checks import Facts, check
-from .crc import Checksum, best_checksum
-from .discover import EXTENSIONS, Candidate, Discovery, discover, newest_first, step_in_name
-from .engines import EngineError, choose_engine
+from .find.discover import EXTENSIONS, Candidate, Discovery, discover, newest_first, step_in_name
 from .model import EMA, MODEL, OPTIMIZER, Checkpoint, Found, clean_text, count_of
-from .reader import read_checkpoint
-from .rules import BAD, IN_PROGRESS, OK, bounded, next_step, severity, verdict
-from .scan import Pace, Scanned, Scanner
+from .readers.reader import read_checkpoint
+from .rules.catalogue import BAD, IN_PROGRESS, OK, bounded, next_step, severity, verdict
+from .rules.values import Facts, check
+from .scan.crc import Checksum, best_checksum
+from .scan.engines import EngineError, choose_engine
+from .scan.scanner import Pace, Scanned, Scanner
+from .scan.spans import Claims, claim
 from .source import NotRegularError, ShrunkError, Source
-from .spans import Claims, claim
 
 if TYPE_CHECKING:
     from remoterun.remote.runtime import Context
 
-    from .engine import Engine
+    from .scan.engine import Engine
 
 # Unchecked tensors that a record names one by one.
 _MOST_UNCHECKED = 50
@@ -198,7 +198,7 @@ class Auditor:
             if changed:
                 report.wait("it %s while it was read" % changed)
             elif any(each.rule in ("CK020", "CK021", "CK025") for each in report.checkpoint.found):
-                from .liveness import still_written
+                from .find.liveness import still_written
 
                 report.wait(still_written(source))
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-from remoterun.payloads.check_ckpt.engines import choose_engine
+from remoterun.payloads.check_ckpt.scan.engines import choose_engine
 from tests.unit.payloads.check_ckpt.support import (
     ENGINES,
     NothingError,

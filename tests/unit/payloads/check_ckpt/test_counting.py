@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from remoterun.payloads.check_ckpt.dtypes import DTYPES, Dtype
-from remoterun.payloads.check_ckpt.engine import Counts, Engine, StdlibEngine
-from remoterun.payloads.check_ckpt.numpy_engine import NumpyEngine
+from remoterun.payloads.check_ckpt.scan.engine import Counts, Engine, StdlibEngine
+from remoterun.payloads.check_ckpt.scan.numpy_engine import NumpyEngine
 
 if TYPE_CHECKING:
     import random

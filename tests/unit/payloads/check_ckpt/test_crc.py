@@ -7,7 +7,7 @@ import zlib
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remoterun.payloads.check_ckpt.crc import best_checksum, combine
+from remoterun.payloads.check_ckpt.scan.crc import best_checksum, combine
 
 CHECKSUM = best_checksum()
 

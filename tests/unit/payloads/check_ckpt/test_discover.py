@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from remoterun.payloads.check_ckpt.discover import discover, newest_first, step_in_name
+from remoterun.payloads.check_ckpt.find.discover import discover, newest_first, step_in_name
 
 if TYPE_CHECKING:
     from pathlib import Path

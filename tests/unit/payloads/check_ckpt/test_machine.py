@@ -13,8 +13,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from remoterun.payloads.check_ckpt.machine import Machine
-from remoterun.payloads.check_ckpt.nodes import (
+from remoterun.payloads.check_ckpt.pickles.machine import Machine
+from remoterun.payloads.check_ckpt.pickles.nodes import (
     Blob,
     BombError,
     Call,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from torch._weights_only_unpickler import _get_allowed_globals
 
-from remoterun.payloads.check_ckpt.nodes import Global
-from remoterun.payloads.check_ckpt.policy import classify, judge
+from remoterun.payloads.check_ckpt.pickles.nodes import Global
+from remoterun.payloads.check_ckpt.pickles.policy import classify, judge
 
 pytestmark = pytest.mark.torch
 

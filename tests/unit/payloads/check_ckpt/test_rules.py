@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from remoterun.catalog import Catalog
 from remoterun.payloads.check_ckpt.model import Found
-from remoterun.payloads.check_ckpt.rules import MANY, RULES, bounded, next_step, severity, verdict
+from remoterun.payloads.check_ckpt.rules.catalogue import MANY, RULES, bounded, next_step, severity, verdict
 
 FOLDER = Path(__file__).resolve().parents[4] / "remoterun" / "payloads" / "check_ckpt"
 TEXTS = tomllib.loads((FOLDER / "rules.toml").read_text("utf-8"))
@@ -28,13 +28,13 @@ def test_every_rule_is_explained_and_every_explanation_has_a_rule() -> None:
 
 
 def test_every_rule_that_the_code_names_exists() -> None:
-    named = {rule for path in FOLDER.glob("*.py") for rule in re.findall(r'"(CK\d{3})"', path.read_text("utf-8"))}
+    named = {rule for path in FOLDER.rglob("*.py") for rule in re.findall(r'"(CK\d{3})"', path.read_text("utf-8"))}
     assert named == set(RULES)
 
 
 def test_the_texts_stay_at_home() -> None:
     pack = Catalog.load(None).find("check-ckpt@1").pack()
-    assert b"check_ckpt/rules.py" in pack.data
+    assert b"check_ckpt/rules/catalogue.py" in pack.data
     assert b"check_ckpt/rules.toml" not in pack.data
     assert b"ultralytics/ultralytics#24615" not in pack.data
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from remoterun.payloads.check_ckpt.dtypes import DTYPES
 from remoterun.payloads.check_ckpt.model import MODEL, OTHER, Tensor
-from remoterun.payloads.check_ckpt.spans import claim, overlapping, pieces
+from remoterun.payloads.check_ckpt.scan.spans import claim, overlapping, pieces
 
 pytestmark = pytest.mark.torch
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, Dict, List, NamedTuple, Optional, Tuple, Union
 
-from .model import FlawedError, Found, clean_text, count_of
+from ..model import FlawedError, Found, clean_text, count_of
 
 if TYPE_CHECKING:
-    from .source import Source
+    from ..source import Source
 
 LOCAL = b"PK\x03\x04"
 _CENTRAL = b"PK\x01\x02"

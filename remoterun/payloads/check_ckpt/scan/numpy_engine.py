@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from .engine import Counts, count_codes
 
 if TYPE_CHECKING:
-    from .dtypes import Dtype
+    from ..dtypes import Dtype
     from .engine import Buffer
 
 # BLAS would start a thread per core beside the training job; it reads these once, when it is loaded.

@@ -6,8 +6,8 @@ import json
 import struct
 from typing import TYPE_CHECKING, Any, Dict, List, NamedTuple, Optional, Tuple
 
-from .dtypes import safetensors_dtype
-from .model import (
+from ..dtypes import safetensors_dtype
+from ..model import (
     MODEL,
     UNKNOWN_FORMAT,
     Checkpoint,
@@ -19,13 +19,13 @@ from .model import (
     count_of,
     product,
 )
-from .rebuild import is_count
+from ..pickles.rebuild import is_count
 
 if TYPE_CHECKING:
     from typing_extensions import TypeGuard
 
-    from .model import Number
-    from .source import Source
+    from ..model import Number
+    from ..source import Source
 
 # The reference reader's limit.
 _MAX_HEADER = 100_000_000

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Dict, Iterator, List, NamedTuple, Sequence
 
-from .model import Found
+from ..model import Found
 
 INFO = "info"
 SUSPECT = "suspect"

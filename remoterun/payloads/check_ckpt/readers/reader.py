@@ -8,13 +8,13 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+from ..model import Checkpoint, FlawedError, count_of
+from ..rules.catalogue import BAD, severity
 from .archive import LOCAL, read_directory
-from .model import Checkpoint, FlawedError, count_of
-from .rules import BAD, severity
 from .torch_zip import read_torch_zip
 
 if TYPE_CHECKING:
-    from .source import Source
+    from ..source import Source
 
 _BLOCK = 1024 * 1024
 # A file that begins with so many zeros is none, whatever follows.

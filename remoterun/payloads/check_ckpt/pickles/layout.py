@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any, Callable, FrozenSet, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple
 
-from .model import EMA, MODEL, OPTIMIZER, OTHER, clean_text
+from ..model import EMA, MODEL, OPTIMIZER, OTHER, clean_text
 from .nodes import Call, Pairs, Persistent, string_items
 from .rebuild import rebuild
 
 if TYPE_CHECKING:
-    from .model import Number
+    from ..model import Number
     from .rebuild import Rebuilt
 
 # Deeper than this, keys no longer say what is below them.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, Union
 if TYPE_CHECKING:
     import mmap
 
-    from .dtypes import Dtype
+    from ..dtypes import Dtype
 
 Buffer = Union[bytes, bytearray, "mmap.mmap"]
 

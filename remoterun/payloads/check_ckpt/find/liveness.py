@@ -6,10 +6,10 @@ import os
 import time
 from typing import TYPE_CHECKING, Iterator
 
-from .source import identity
+from ..source import identity
 
 if TYPE_CHECKING:
-    from .source import Source
+    from ..source import Source
 
 # A file that was last written longer ago is taken for finished.
 _FRESH_S = 10.0

@@ -9,7 +9,7 @@ from .nodes import Blob, BombError, Call, Decoded, Global, Pairs, Persistent, Pi
 from .opcodes import HANDLERS
 
 if TYPE_CHECKING:
-    from .source import Source
+    from ..source import Source
 
 # Estimated bytes that one pickle's objects may take; 60,000 tensors with optimizer state take 80 MB. It also
 # bounds the time, since no opcode costs less than 16.

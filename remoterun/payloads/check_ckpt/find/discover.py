@@ -7,8 +7,8 @@ import re
 import stat
 from typing import Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
 
-from .archive import LOCAL
-from .source import NotRegularError, Source, identity
+from ..readers.archive import LOCAL
+from ..source import NotRegularError, Source, identity
 
 EXTENSIONS = (".pt", ".pth", ".bin", ".ckpt", ".safetensors")
 # Enough for any folder of checkpoints; a link to / must not send the audit through the whole machine.

@@ -6,10 +6,10 @@ import bisect
 import heapq
 from typing import TYPE_CHECKING, Dict, Iterator, List, NamedTuple, Tuple
 
-from .model import MODEL, Tensor, product
+from ..model import MODEL, Tensor, product
 
 if TYPE_CHECKING:
-    from .dtypes import Dtype
+    from ..dtypes import Dtype
 
 # What the views of one checkpoint may fall into; beyond, a view counts as all bytes from its first to its last element.
 MAX_PIECES = 200_000

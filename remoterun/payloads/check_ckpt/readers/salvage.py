@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Callable, List, NamedTuple, Optional
 from .archive import LOCAL, Entry
 
 if TYPE_CHECKING:
-    from .source import Source
+    from ..source import Source
 
 _DESCRIPTOR = b"PK\x07\x08"
 _BLOCK = 1024 * 1024

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Optional
 
-from .layout import progress
-from .model import Checkpoint
+from ..model import Checkpoint
+from ..pickles.layout import progress
 from .torch_zip import decode_pickle
 
 if TYPE_CHECKING:
-    from .model import Number
-    from .nodes import Decoded
-    from .source import Source
+    from ..model import Number
+    from ..pickles.nodes import Decoded
+    from ..source import Source
 
 _MAGIC = 0x1950A86A20F9469CFC6C
 # torch wrote a magic number, a protocol number, facts of the machine and the object itself, then the storages' bytes.

@@ -10,8 +10,8 @@ import os
 import sys
 from typing import TYPE_CHECKING, Dict, FrozenSet, List
 
-from .dtypes import DTYPES
-from .model import Found, clean_text, count_of
+from ..dtypes import DTYPES
+from ..model import Found, clean_text, count_of
 
 if TYPE_CHECKING:
     from .nodes import Global

@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Callable, Dict, Iterator, List, NamedTuple, Sequence, Tuple
 
-from .engine import Counts
-from .model import EMA, MODEL, OPTIMIZER, UNKNOWN_FORMAT, Checkpoint, Found, Tensor, count_of
-from .spans import pieces
+from ..model import EMA, MODEL, OPTIMIZER, UNKNOWN_FORMAT, Checkpoint, Found, Tensor, count_of
+from ..scan.engine import Counts
+from ..scan.spans import pieces
 
 if TYPE_CHECKING:
-    from .scan import Scanned
-    from .spans import Claims
+    from ..scan.scanner import Scanned
+    from ..scan.spans import Claims
 
 # Names of buffers that hold minus infinity on purpose.
 _MASK = re.compile(

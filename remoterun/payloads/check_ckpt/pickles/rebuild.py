@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Tuple, Union
 
-from .dtypes import DTYPES, UNTYPED, Dtype, torch_storage
+from ..dtypes import DTYPES, UNTYPED, Dtype, torch_storage
 from .nodes import Blob, Call, Global, Persistent
 
 if TYPE_CHECKING:

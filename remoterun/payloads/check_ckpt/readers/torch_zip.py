@@ -5,11 +5,7 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, Any, Dict, List, Optional
 
-from . import policy
-from .archive import Directory, Entry, read_directory
-from .layout import progress, survey
-from .machine import Machine
-from .model import (
+from ..model import (
     OTHER,
     UNKNOWN_FORMAT,
     Checkpoint,
@@ -21,14 +17,18 @@ from .model import (
     clean_text,
     count_of,
 )
-from .nodes import Blob, BombError, Call, Decoded, Persistent, PickleError, TooLargeError
-from .rebuild import Array, Bare, Broken, Stored, numpy_dtype, rebuild, storage_of
-from .spans import pieces
+from ..pickles import policy
+from ..pickles.layout import progress, survey
+from ..pickles.machine import Machine
+from ..pickles.nodes import Blob, BombError, Call, Decoded, Persistent, PickleError, TooLargeError
+from ..pickles.rebuild import Array, Bare, Broken, Stored, numpy_dtype, rebuild, storage_of
+from ..scan.spans import pieces
+from .archive import Directory, Entry, read_directory
 
 if TYPE_CHECKING:
-    from .layout import Placed
-    from .model import Number
-    from .source import Source
+    from ..model import Number
+    from ..pickles.layout import Placed
+    from ..source import Source
 
 _PICKLE = "data.pkl"
 _MAX_PICKLES = 8

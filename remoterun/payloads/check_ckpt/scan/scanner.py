@@ -8,14 +8,14 @@ import time
 import zlib
 from typing import TYPE_CHECKING, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
+from ..model import Region
 from .crc import Checksum, combine
 from .engine import Counts, add_counts
-from .model import Region
 from .spans import View, overlapping
 
 if TYPE_CHECKING:
+    from ..source import Source
     from .engine import Engine
-    from .source import Source
 
 # Measured on 512 KiB and 1 MiB second-level caches: 128 to 512 KiB are equally fast, larger chunks fall out of the
 # cache.

@@ -1,0 +1,1 @@
+"""Which files below a folder make up checkpoints."""

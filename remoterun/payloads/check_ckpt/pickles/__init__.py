@@ -1,0 +1,1 @@
+"""Pickles as inert values: decoded, never loaded."""

@@ -1,0 +1,1 @@
+"""From the bytes of each format to tensors as byte ranges."""

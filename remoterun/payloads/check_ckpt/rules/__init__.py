@@ -1,0 +1,1 @@
+"""From what was read and counted to findings."""

@@ -1,0 +1,1 @@
+"""One pass over the bytes: checksums, counts and statistics of every tensor."""
