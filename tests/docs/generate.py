@@ -120,8 +120,9 @@ def _rules() -> Iterator[str]:
     yield "A checkpoint's verdict is its highest finding; `in_progress` and `unsupported` are verdicts of their own."
     yield "Nothing that was not checked is called ok: `bytes_checked` and `unchecked` of a record say what was."
     yield "This page is generated: `python -m tests.docs.generate`."
-    told = tomllib.loads((DOCS.parent / "remoterun/payloads/check_ckpt/rules.toml").read_text("utf-8"))
-    for name, rule in RULES.items():
+    texts = sorted((DOCS.parent / "remoterun/payloads/check_ckpt/rules/texts").glob("*.toml"))
+    told = {name: about for path in texts for name, about in tomllib.loads(path.read_text("utf-8")).items()}
+    for name, rule in sorted(RULES.items()):
         about = told[name]
         kind = "proof" if about["proof"] else "judgement"
         yield ""

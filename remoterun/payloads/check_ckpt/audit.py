@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Dict, List, NamedTuple, Optional, Sequence, Tu
 from .find.discover import EXTENSIONS, Candidate, Discovery, discover, newest_first, step_in_name
 from .model import EMA, MODEL, OPTIMIZER, Checkpoint, Found, clean_text, count_of
 from .readers.reader import read_checkpoint
-from .rules.catalogue import BAD, IN_PROGRESS, OK, bounded, next_step, severity, verdict
-from .rules.values import Facts, check
+from .rules.catalogue import IN_PROGRESS, OK, bounded, check, next_step, severity, verdict
+from .rules.facts import Facts
+from .rules.rule import BAD
 from .scan.crc import Checksum, best_checksum
 from .scan.engines import EngineError, choose_engine
 from .scan.scanner import Pace, Scanned, Scanner
@@ -247,7 +248,7 @@ class _Report:
         self.candidate = candidate
         self.checkpoint = Checkpoint("unknown", candidate.size)
         self.claims = Claims({}, 0, 0)
-        self.scanned = Scanned({}, {})
+        self.scanned = Scanned({}, {}, {}, [])
         self.whole = False
         self.verdict = ""
         self._waiting = ""

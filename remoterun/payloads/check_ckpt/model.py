@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from typing import TYPE_CHECKING, Dict, List, NamedTuple, Optional, Tuple, Union
+from typing import TYPE_CHECKING, Dict, List, NamedTuple, Optional, Set, Tuple, Union
 
 if TYPE_CHECKING:
     from .dtypes import Dtype
@@ -12,6 +12,8 @@ Number = Union[int, float]
 
 MODEL = "model"
 EMA = "ema"
+# The optimizer's own copy of the weights in float32.
+MASTER = "master"
 OPTIMIZER = "optimizer"
 OTHER = "other"
 _LONGEST = 4096
@@ -31,10 +33,18 @@ class Region(NamedTuple):
     crc: Optional[int] = None
 
 
+class Piece(NamedTuple):
+    """Say which part of a larger tensor a tensor is: where it begins in each dimension, and the sizes of the whole."""
+
+    offsets: Tuple[int, ...]
+    whole: Tuple[int, ...]
+
+
 class Tensor(NamedTuple):
     """Place a tensor: element 0 lies `start` bytes into region number `region`; `stride` is in elements.
 
-    `role` is model, ema, optimizer or other; `key` names the kind of optimizer state (``exp_avg``).
+    `role` is model, ema, master, optimizer or other; `key` names the kind of optimizer state (``exp_avg``). A part of a
+    tensor that was cut up has the name of the whole one and a `piece`.
     """
 
     name: str
@@ -45,6 +55,7 @@ class Tensor(NamedTuple):
     region: int
     start: int
     key: str = ""
+    piece: Optional[Piece] = None
 
     @property
     def numel(self) -> int:
@@ -80,6 +91,44 @@ class Found(NamedTuple):
     evidence: Optional[Dict[str, object]] = None
 
 
+class Group(NamedTuple):
+    """Hold one parameter group of an optimizer: the ids of its parameters and, where saved, their names.
+
+    `options` are the plain values in it: numbers, booleans, text, and tuples of numbers (``betas``).
+    """
+
+    params: Tuple[str, ...]
+    names: Tuple[str, ...]
+    options: Dict[str, object]
+
+
+class State(NamedTuple):
+    """Hold what an optimizer keeps of one parameter: `tensors` by their index in the checkpoint, and plain numbers.
+
+    A tensor of one element (Adam's ``step``) stands in both; `dtypes` has the number format of each tensor.
+    """
+
+    tensors: Dict[str, int]
+    numbers: Dict[str, Number]
+    dtypes: Dict[str, str]
+
+
+class Optimizer(NamedTuple):
+    """Hold the state of one optimizer; `states` by the id of the parameter, as text, in the order of the file."""
+
+    name: str
+    groups: Tuple[Group, ...]
+    states: Dict[str, State]
+
+
+class Progress(NamedTuple):
+    """Say how far training was, by one of the places that tell: `what` is step or epoch, `where` is for people."""
+
+    what: str
+    value: Number
+    where: str
+
+
 class FlawedError(Exception):
     """End the reading of one file with a finding."""
 
@@ -92,7 +141,9 @@ class Checkpoint:
     """Gather what a reader finds in one checkpoint.
 
     `size` counts the bytes of its files. `empty` names tensors that were saved without data. `decoded` tells whether
-    the tensors are known, `unsupported` why they are not looked at although the file may be sound.
+    the tensors are known, `unsupported` why they are not looked at although the file may be sound. `progress` has every
+    place that tells a step or an epoch, the first of each being the one that counts. `schedulers` and `scalers` hold
+    their plain numbers. `parts` names what is there at all: model, optimizer, scheduler, scaler, rng, dataloader.
     """
 
     def __init__(self, fmt: str, size: int) -> None:
@@ -105,6 +156,11 @@ class Checkpoint:
         self.found: List[Found] = []
         self.step: Optional[Number] = None
         self.epoch: Optional[Number] = None
+        self.progress: List[Progress] = []
+        self.optimizers: List[Optimizer] = []
+        self.schedulers: List[Dict[str, Number]] = []
+        self.scalers: List[Dict[str, Number]] = []
+        self.parts: Set[str] = set()
         self.decoded = False
         self.truncated = False
         self.unsupported = ""
@@ -120,6 +176,31 @@ class Checkpoint:
     ) -> None:
         """Note a finding."""
         self.found.append(Found(rule, message, data, severity, next_step))
+
+    def absorb(self, other: Checkpoint, file: int) -> None:
+        """Take over what was found in one of several files, which is file number `file` of this checkpoint.
+
+        Whether it is decoded, truncated or unsupported, and its size and format, are for the caller to join.
+        """
+        regions, tensors = len(self.regions), len(self.tensors)
+        self.regions += [region._replace(file=file) for region in other.regions]
+        self.tensors += [tensor._replace(region=tensor.region + regions) for tensor in other.tensors]
+        self.optimizers += [_moved(each, tensors) for each in other.optimizers]
+        self.empty += other.empty
+        self.unchecked += [each._replace(place="%d:%s" % (file, each.place or each.name)) for each in other.unchecked]
+        self.found += other.found
+        self.progress += other.progress
+        self.schedulers += other.schedulers
+        self.scalers += other.scalers
+        self.parts |= other.parts
+
+
+def _moved(optimizer: Optimizer, shift: int) -> Optimizer:
+    states = {
+        name: state._replace(tensors={key: index + shift for key, index in state.tensors.items()})
+        for name, state in optimizer.states.items()
+    }
+    return optimizer._replace(states=states)
 
 
 def product(numbers: Tuple[int, ...]) -> int:

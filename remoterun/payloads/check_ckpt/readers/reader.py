@@ -9,7 +9,8 @@ import os
 from typing import TYPE_CHECKING
 
 from ..model import Checkpoint, FlawedError, count_of
-from ..rules.catalogue import BAD, severity
+from ..rules.catalogue import severity
+from ..rules.rule import BAD
 from .archive import LOCAL, read_directory
 from .torch_zip import read_torch_zip
 

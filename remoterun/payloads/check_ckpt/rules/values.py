@@ -1,17 +1,25 @@
-"""From what was read and counted to findings: each function is one question asked of a whole checkpoint."""
+"""Rules about values."""
 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Callable, Dict, Iterator, List, NamedTuple, Sequence, Tuple
+from typing import Dict, Iterator, Tuple
 
-from ..model import EMA, MODEL, OPTIMIZER, UNKNOWN_FORMAT, Checkpoint, Found, Tensor, count_of
+from ..model import EMA, MODEL, OPTIMIZER, Found, Tensor, count_of
 from ..scan.engine import Counts
 from ..scan.spans import pieces
+from .facts import Facts
+from .rule import BAD, GO_BACK, INFO, SUSPECT, Rule
 
-if TYPE_CHECKING:
-    from ..scan.scanner import Scanned
-    from ..scan.spans import Claims
+RULES: Dict[str, Rule] = {
+    "CK001": Rule(BAD, GO_BACK),
+    "CK002": Rule(INFO, "Nothing to do if this is an attention mask."),
+    "CK003": Rule(
+        BAD, "Go back, or start the optimizer afresh: resuming spreads it into the weights at the first step."
+    ),
+    "CK009": Rule(SUSPECT, "Find out what this file was meant to hold: there is nothing in it to resume from."),
+    "CK012": Rule(SUSPECT, "Find out what this tensor is for; it belongs neither to the model nor to the optimizer."),
+}
 
 # Names of buffers that hold minus infinity on purpose.
 _MASK = re.compile(
@@ -19,50 +27,6 @@ _MASK = re.compile(
 )
 # A best loss that starts at infinity and the like.
 _FEW = 16
-
-
-class Facts(NamedTuple):
-    """Bring together what the questions are asked of."""
-
-    checkpoint: Checkpoint
-    claims: Claims
-    scanned: Scanned
-    paths: Sequence[str]
-
-    def counts(self, roles: Tuple[str, ...]) -> Counts:
-        """Add up the counts of all tensors that have one of the roles."""
-        counts = [each for index, each in self.scanned.counts.items() if self.checkpoint.tensors[index].role in roles]
-        return Counts(sum(each.nan for each in counts), sum(each.inf for each in counts))
-
-
-def check(facts: Facts) -> List[Found]:
-    """Ask every question."""
-    return [found for ask in _QUESTIONS for found in ask(facts)]
-
-
-def _checksums(facts: Facts) -> Iterator[Found]:
-    checkpoint, crcs = facts.checkpoint, facts.scanned.crcs
-    names: Dict[int, List[str]] = {}
-    for tensor in checkpoint.tensors:
-        names.setdefault(tensor.region, []).append(tensor.name)
-    for index, region in enumerate(checkpoint.regions):
-        if region.crc is None or index not in crcs or crcs[index] == region.crc:
-            continue
-        inside = names.get(index, [])
-        what = inside[0] if inside else "record %s" % region.name
-        more = " (shared by %s)" % count_of(len(inside), "tensor") if len(inside) > 1 else ""
-        yield Found(
-            "CK022",
-            "%s%s has another CRC-32 than was saved with it: it was written while being modified, or damaged since"
-            % (what, more),
-            {
-                "tensors": inside[:20],
-                "record": region.name,
-                "file": facts.paths[region.file],
-                "range": [region.offset, region.offset + region.size],
-            },
-            evidence={"crc32": "%08x" % crcs[index], "saved_crc32": "%08x" % region.crc},
-        )
 
 
 def _values(facts: Facts) -> Iterator[Found]:
@@ -142,18 +106,4 @@ def _emptiness(facts: Facts) -> Iterator[Found]:
         yield Found("CK009", "no tensor found in it, so there is nothing that could be checked")
 
 
-def _honesty(facts: Facts) -> Iterator[Found]:
-    checkpoint = facts.checkpoint
-    unknown = [each for each in checkpoint.unchecked if each.reason == UNKNOWN_FORMAT]
-    known = [each for each in checkpoint.unchecked if each.reason != UNKNOWN_FORMAT]
-    # Of a truncated file, what is missing is told already. A format that nobody knows may be damage.
-    for group, severity in ((unknown, "suspect"), ([] if checkpoint.truncated else known, "info")):
-        if group:
-            reasons = sorted({"%s (%s)" % (each.dtype, each.reason) for each in group})
-            message = "the values of %s were not checked: %s" % (count_of(len(group), "tensor"), ", ".join(reasons[:3]))
-            yield Found("CK126", message, {"tensors": [each.name for each in group[:20]]}, severity)
-    if checkpoint.unsupported:
-        yield Found("CK128", checkpoint.unsupported)
-
-
-_QUESTIONS: Tuple[Callable[[Facts], Iterator[Found]], ...] = (_checksums, _values, _emptiness, _honesty)
+QUESTIONS = (_values, _emptiness)

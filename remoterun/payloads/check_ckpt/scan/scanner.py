@@ -12,6 +12,7 @@ from ..model import Region
 from .crc import Checksum, combine
 from .engine import Counts, add_counts
 from .spans import View, overlapping
+from .stats import Broken, Stats
 
 if TYPE_CHECKING:
     from ..source import Source
@@ -41,11 +42,14 @@ class Part(NamedTuple):
 class Scanned(NamedTuple):
     """Hold what a scan saw: the CRC-32 of every region, and the counts of every tensor that has any.
 
-    The `first` of the counts is the place of the first non-finite element as an offset in its file.
+    The `first` of the counts is the place of the first non-finite element as an offset in its file. `stats` are of
+    every floating-point tensor that was looked at, `broken` of the pairs that do not hold.
     """
 
     crcs: Dict[int, int]
     counts: Dict[int, Counts]
+    stats: Dict[int, Stats]
+    broken: List[Broken]
 
 
 class Pace:
@@ -144,7 +148,7 @@ class Scanner:
         if self._error is not None:
             raise self._error
         crcs = {region: combine([part[1:] for part in sorted(parts)]) for region, parts in self._crcs.items()}
-        return Scanned(crcs, self._counts)
+        return Scanned(crcs, self._counts, {}, [])
 
     def _work(self) -> None:
         window = Window(self._sources, self._pace)

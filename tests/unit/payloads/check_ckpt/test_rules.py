@@ -15,7 +15,11 @@ from remoterun.payloads.check_ckpt.model import Found
 from remoterun.payloads.check_ckpt.rules.catalogue import MANY, RULES, bounded, next_step, severity, verdict
 
 FOLDER = Path(__file__).resolve().parents[4] / "remoterun" / "payloads" / "check_ckpt"
-TEXTS = tomllib.loads((FOLDER / "rules.toml").read_text("utf-8"))
+TEXTS = {
+    name: text
+    for path in sorted((FOLDER / "rules/texts").glob("*.toml"))
+    for name, text in tomllib.loads(path.read_text("utf-8")).items()
+}
 FOUND = st.builds(Found, st.sampled_from(sorted(RULES)), st.text(max_size=5))
 
 
@@ -35,7 +39,7 @@ def test_every_rule_that_the_code_names_exists() -> None:
 def test_the_texts_stay_at_home() -> None:
     pack = Catalog.load(None).find("check-ckpt@1").pack()
     assert b"check_ckpt/rules/catalogue.py" in pack.data
-    assert b"check_ckpt/rules.toml" not in pack.data
+    assert b"check_ckpt/rules/texts" not in pack.data
     assert b"ultralytics/ultralytics#24615" not in pack.data
 
 

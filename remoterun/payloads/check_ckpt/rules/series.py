@@ -1,0 +1,9 @@
+"""Rules about checkpoints that follow each other."""
+
+from __future__ import annotations
+
+from typing import Dict
+
+from .rule import Rule
+
+RULES: Dict[str, Rule] = {}

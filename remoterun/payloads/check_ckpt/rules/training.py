@@ -1,0 +1,11 @@
+"""Rules about the state of training."""
+
+from __future__ import annotations
+
+from typing import Dict
+
+from .rule import Rule
+
+RULES: Dict[str, Rule] = {}
+
+QUESTIONS = ()

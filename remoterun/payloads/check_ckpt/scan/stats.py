@@ -1,0 +1,52 @@
+"""What one pass over the bytes tells of a tensor."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Optional, Tuple
+
+
+class Stats(NamedTuple):
+    """Sum up the elements of one tensor that belong to it alone.
+
+    `minimum`, `maximum` and `squares` (the sum of squares) are over finite elements; for complex numbers, over their
+    parts. `subnormals` excludes zeros. None stands where an engine did not look, or there was nothing to look at.
+    `digest` is over the bytes, in the tensor's order: two tensors of equal bytes have the same, wherever they lie.
+    `zero_runs` are the first few runs of zero bytes that fill whole pages of the file, as offsets in the file;
+    `zero_pages` counts all such pages, `pages` all that lie wholly inside the tensor.
+    """
+
+    elements: int = 0
+    zeros: Optional[int] = None
+    subnormals: Optional[int] = None
+    minimum: Optional[float] = None
+    maximum: Optional[float] = None
+    squares: Optional[float] = None
+    digest: int = 0
+    pages: int = 0
+    zero_pages: int = 0
+    zero_runs: Tuple[Tuple[int, int], ...] = ()
+
+
+class Pair(NamedTuple):
+    """Ask for the moments of one parameter to be held against each other: |first| <= `factor` * sqrt(second).
+
+    `first` and `second` are tensors by their index, equal in shape and number format.
+    """
+
+    first: int
+    second: int
+    factor: float
+
+
+class Broken(NamedTuple):
+    """Say where the bound of a pair does not hold: in how many `blocks` of how many elements, how far, and where first.
+
+    `ratio` is the worst |first| / (factor * sqrt(second)), infinity where the second is zero; `offset` is the place of
+    the first such block of `first` in its file.
+    """
+
+    pair: Pair
+    blocks: int
+    of_blocks: int
+    ratio: float
+    offset: int
