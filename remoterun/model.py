@@ -215,10 +215,12 @@ class Pack:
     `entry` is ``module:function`` called with the context; `program` instead names a member of the pack to execute,
     which reads the parameters as JSON on stdin and writes JSON records on stdout. `requires` are modules that must be
     importable, `python` is the oldest version that will do. `shadows` names the payload that this one hides.
+    `code_size` counts the bytes of Python source in it.
     """
 
     ref: PayloadRef
     data: bytes = field(repr=False)
+    code_size: int = 0
     entry: str | None = None
     program: str | None = None
     requires: tuple[str, ...] = ()

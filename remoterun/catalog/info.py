@@ -8,7 +8,7 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from remoterun.catalog.packing import canonical_zip, collect_file, collect_folder
+from remoterun.catalog.packing import canonical_zip, code_size, collect_file, collect_folder
 from remoterun.catalog.params import Param, check_params, unknown_param
 from remoterun.catalog.versions import Version, parse_version
 from remoterun.errors import ConfigError, Problem
@@ -101,6 +101,7 @@ class PayloadInfo:
         return Pack(
             ref=ref,
             data=data,
+            code_size=code_size(members),
             entry=self.entry,
             program=self.program,
             requires=self.requires,

@@ -42,6 +42,11 @@ def canonical_zip(members: Iterable[Member]) -> bytes:
     return buffer.getvalue()
 
 
+def code_size(members: Iterable[Member]) -> int:
+    """Count the bytes of Python source."""
+    return sum(len(member.data) for member in members if member.name.endswith(".py"))
+
+
 def left_out(name: str) -> bool:
     """Tell whether packs never hold a file or folder of that name."""
     return name in _LEFT_OUT or name.startswith(".")

@@ -12,7 +12,8 @@ from remoterun.remote.system import account, sha256, write_all
 
 _MAX_BYTES = 64 << 20
 _MAX_PACKS = 32
-_MAX_CODES = 8
+_MAX_CODES = 24
+_MARK = 32
 
 
 def cache_folder(kind: str) -> str | None:
@@ -37,28 +38,13 @@ def cached_pack(sha: str, size: int) -> bytes | None:
     if folder is None:
         return None
     path = os.path.join(folder, sha)
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
-    except OSError:
+    data = _read(path, size)
+    if data is None:
         return None
-    try:
-        data = b""
-        while len(data) <= size:
-            part = os.read(fd, size + 1 - len(data))
-            if not part:
-                break
-            data += part
-    except OSError:
-        return None
-    finally:
-        os.close(fd)
     if len(data) != size or sha256(data).hexdigest() != sha:
         _remove(path)
         return None
-    try:
-        os.utime(path)
-    except OSError:
-        pass
+    _touch(path)
     return data
 
 
@@ -69,15 +55,29 @@ def keep_pack(sha: str, data: bytes) -> None:
         _shrink(folder, _MAX_BYTES, _MAX_PACKS, sha)
 
 
-def keep_code(path: str, key: bytes, data: bytes) -> None:
-    """Keep the leg's compiled program, signed with the controller's key, then bound what is kept."""
-    folder = cache_folder("code")
-    if folder is not None and folder == os.path.dirname(path):
-        from _blake2 import blake2b
+def kept_code(path: str, key: bytes) -> bytes | None:
+    """Return compiled code that was signed with this key; what nobody signed gets removed."""
+    data = _read(path, _MAX_BYTES)
+    if data is None:
+        return None
+    if _mark(data[_MARK:], key) != data[:_MARK]:
+        _remove(path)
+        return None
+    _touch(path)
+    return data[_MARK:]
 
-        mark = blake2b(data, key=key, digest_size=32).digest()
-        if _put(path, mark + data):
-            _shrink(folder, _MAX_BYTES, _MAX_CODES, os.path.basename(path))
+
+def keep_code(path: str, key: bytes, data: bytes) -> None:
+    """Keep compiled code, signed with a key that only the controller knows, then bound what is kept."""
+    folder = cache_folder("code")
+    if folder is not None and folder == os.path.dirname(path) and _put(path, _mark(data, key) + data):
+        _shrink(folder, _MAX_BYTES, _MAX_CODES, os.path.basename(path))
+
+
+def _mark(data: bytes, key: bytes) -> bytes:
+    from _blake2 import blake2b
+
+    return blake2b(data, key=key, digest_size=_MARK).digest()
 
 
 def empty_caches() -> tuple[int, int]:
@@ -89,6 +89,34 @@ def empty_caches() -> tuple[int, int]:
         removed += count if kind == "packs" else 0
         freed += size
     return removed, freed
+
+
+def _read(path: str, size: int) -> bytes | None:
+    """Read a regular file, or one byte more than it may have; None where that can't be."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError:
+        return None
+    try:
+        data = b""
+        while len(data) <= size:
+            part = os.read(fd, size + 1 - len(data))
+            if not part:
+                break
+            data += part
+        return data
+    except OSError:
+        return None
+    finally:
+        os.close(fd)
+
+
+def _touch(path: str) -> None:
+    """Mark a file as used."""
+    try:
+        os.utime(path)
+    except OSError:
+        pass
 
 
 def _put(path: str, data: bytes) -> bool:

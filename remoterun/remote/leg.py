@@ -13,6 +13,7 @@ import time
 import zlib
 
 from remoterun.remote.cache import cached_pack, empty_caches, keep_code, keep_pack
+from remoterun.remote.compiled import compiled_pack, keep_compiled
 from remoterun.remote.supervisor import supervise
 from remoterun.remote.system import (
     account,
@@ -135,6 +136,7 @@ class Leg:
         self.nonce = nonce
         self.key = str(header["key"])
         self._refused = False
+        self._uncompiled = ""
         self._encoder = Encoder(nonce, LEG_STREAM)
         self._inbox = Inbox(nonce, already)
 
@@ -151,7 +153,8 @@ class Leg:
                 removed, freed = empty_caches()
                 self._say(RESULT, {"removed": removed, "freed": freed})
                 return
-            code = self._code(request["pack"]) if request["pack"] and self._new_enough(request) else b""
+            pack = request["pack"]
+            code = self._code(pack, key) if pack and self._new_enough(request) else b""
             if code is None or self._refused:
                 return
             self._inbox.still_wanted()
@@ -159,9 +162,11 @@ class Leg:
             return
         request["runtime"] = codes[1]
         link, child = self._start(request, code)
+        # Not before: the payload is on its way, and nothing waits for this.
         if place:
-            # Not before: the payload is on its way, and nothing waits for this.
             keep_code(place, key, marshal.dumps(codes))
+        if self._uncompiled:
+            keep_compiled(self._uncompiled, key, code)
         self._relay(link, child)
 
     def _new_enough(self, request: dict[str, object]) -> bool:
@@ -177,11 +182,24 @@ class Leg:
         self._say(PROBLEM, {"code": code, "message": message})
         self._refused = True
 
-    def _code(self, wanted: dict[str, object]) -> bytes | None:
+    def _code(self, wanted: dict[str, object], key: bytes) -> bytes | None:
+        """Return the pack, compiled if that is kept here, else as it is; None after a problem was told."""
+        sha = str(wanted["sha256"])
+        compiled = compiled_pack(sha, key) if wanted["compile"] else None
+        if compiled is not None and not wanted["inline"]:
+            return compiled
+        data = self._pack(wanted)
+        if data is None or compiled is not None:
+            return data and compiled
+        if wanted["compile"] and key:
+            self._uncompiled = sha
+        return data
+
+    def _pack(self, wanted: dict[str, object]) -> bytes | None:
         """Return the pack, from the cache or the controller, never unverified; None after a problem was told."""
         sha, size = str(wanted["sha256"]), int(wanted["size"])  # type: ignore[call-overload]
-        use_cache = bool(wanted["cache"])
-        data = cached_pack(sha, size) if use_cache and not wanted["inline"] else None
+        use_cache = bool(wanted["cache"]) and not wanted["inline"]
+        data = cached_pack(sha, size) if use_cache else None
         if data is not None:
             return data
         if not wanted["inline"]:
@@ -195,7 +213,7 @@ class Leg:
         if len(data) != size or sha256(data).hexdigest() != sha:
             self._refuse("upload_damaged", "the code for %s arrived damaged" % sha[:12])
             return None
-        if use_cache and not wanted["inline"]:
+        if use_cache:
             keep_pack(sha, data)
         return data
 

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 INLINE_MAX: Final = 24 * 1024
 """Packs smaller than this once compressed are sent along; asking first whether the target has them costs more."""
+COMPILE_MIN: Final = 16 * 1024
+"""Less code than this is compiled faster than its compiled form is looked for."""
 GRACE_S: Final = 5.0
 """Between TERM and KILL, on the target."""
 _SILENCE_S: Final = 45.0
@@ -108,7 +110,13 @@ class Request:
         pack = work.pack
         return {
             "mode": "payload",
-            "pack": {"sha256": pack.sha256, "size": len(pack.data), "cache": self._use_cache, "inline": self._inline},
+            "pack": {
+                "sha256": pack.sha256,
+                "size": len(pack.data),
+                "cache": self._use_cache,
+                "inline": self._inline,
+                "compile": self._use_cache and not pack.program and pack.code_size >= COMPILE_MIN,
+            },
             "entry": pack.entry,
             "program": pack.program,
             "requires": list(pack.requires),

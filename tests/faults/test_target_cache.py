@@ -167,6 +167,10 @@ def test_a_tampered_pack_is_removed_also_when_no_good_one_comes(home: Home) -> N
     assert not kept.exists()
 
 
+def _inodes(packs: Path) -> dict[str, int]:
+    return {path.name: path.lstat().st_ino for path in (packs, *packs.parent.rglob("packs/*"))}
+
+
 def _open_to_others(packs: Path) -> None:
     packs.chmod(0o777)
 
@@ -197,9 +201,9 @@ def _a_file(packs: Path) -> None:
 def test_a_folder_that_cannot_be_trusted_is_not_used(home: Home, spoil: Callable[[Path], None]) -> None:
     home.play(_big("before"))
     spoil(home.packs)
-    before = home.files()
+    before = _inodes(home.packs)
     assert home.play(_big()).records == ({"ran": "first"},)
-    assert home.files() == before
+    assert _inodes(home.packs) == before
 
 
 def test_the_cache_is_bounded_by_number_and_size(home: Home) -> None:
@@ -290,14 +294,94 @@ def test_a_tampered_program_never_runs_and_is_replaced(home: Home, tamper: Calla
 def test_few_compiled_programs_are_kept(home: Home) -> None:
     home.play(payload("ctx.emit({'n': 1})"))
     (kept,) = home.code.iterdir()
-    for number in range(20):
+    for number in range(40):
         old = home.code / f"old-{number}"
         old.write_bytes(b"x")
         os.utime(old, (number + 1, number + 1))
     kept.unlink()
     home.play(payload("ctx.emit({'n': 1})"))
-    assert len(list(home.code.iterdir())) == 8
+    assert len(list(home.code.iterdir())) == 24
     assert kept.exists()
+
+
+# --- compiled packs ---
+
+
+def _work(name: str = "first") -> PayloadWork:
+    """Make a payload that says where its code came from, and what its source is."""
+    return packed({
+        "look/__init__.py": b"from .inner import run\n",
+        "look/inner.py": f"""
+import inspect
+def run(ctx):
+    ctx.emit({{"ran": {name!r}, "from": run.__code__.co_filename, "source": inspect.getsource(run).count(chr(10))}})
+{'#' * 20_000}
+""".encode(),
+        "look/data": random.Random(name).randbytes(60_000),
+    })  # fmt: skip
+
+
+def _compiled(home: Home) -> Path:
+    (kept,) = (path for path in home.code.iterdir() if path.name.startswith(_work().pack.sha256))
+    return kept
+
+
+def _came_compiled(outcome: Outcome) -> bool:
+    (record,) = outcome.records
+    assert record["ran"] == "first"
+    assert record["source"] == 2
+    return bool(record["from"] == "look/inner.py")
+
+
+def test_a_pack_is_compiled_once(home: Home) -> None:
+    assert not _came_compiled(home.play(_work()))
+    assert _modes(_compiled(home)) == [0o600, 0o700, 0o700]
+    before = home.files()
+    assert _came_compiled(home.play(_work()))
+    assert home.files() == before
+    # It is enough by itself.
+    (home.packs / _work().pack.sha256).unlink()
+    assert _came_compiled(home.play(_work()))
+    assert not list(home.packs.iterdir())
+
+
+def _of_another_pack(path: Path) -> None:
+    """Put another pack's compiled form in its place, signed by the right controller."""
+    (other,) = (each for each in path.parent.iterdir() if each.name.startswith(_work("evil").pack.sha256))
+    other.rename(path)
+
+
+@pytest.mark.parametrize("tamper", [_flip, _longer, _shorter, _empty, _another, _fifo, _link, _of_another_pack])
+def test_a_tampered_compiled_pack_never_runs_and_is_replaced(home: Home, tamper: Callable[[Path], None]) -> None:
+    home.play(_work())
+    home.play(_work("evil"))
+    kept = _compiled(home)
+    good = kept.read_bytes()
+    tamper(kept)
+    assert not _came_compiled(home.play(_work()))
+    assert not kept.is_symlink()
+    assert len(kept.read_bytes()) == len(good)
+    assert _came_compiled(home.play(_work()))
+
+
+def test_a_small_pack_is_compiled_by_its_loader(home: Home) -> None:
+    assert home.play(payload("ctx.emit({'n': 1})")).status is Status.OK
+    assert len(list(home.code.iterdir())) == 1
+
+
+@oldest_and_newest
+def test_what_does_not_compile_stays_source(python: str, tmp_path: Path) -> None:
+    home = _make_home(tmp_path, python)
+    work = packed({
+        "look/__init__.py": b"def run(ctx):\n  ctx.emit({'from': run.__code__.co_filename})\n  from . import newer\n",
+        "look/newer.py": b"def (:\n" + b"#" * 20_000,
+    })  # fmt: skip
+    first, outcome = home.play(work), home.play(work)
+    for error in (first.error, outcome.error):
+        assert error is not None
+        assert error.code == "payload_crashed"
+        assert "SyntaxError" in error.message
+    assert outcome.records == ({"from": "look/__init__.py"},)
 
 
 # --- a home full of traps ---

@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from remoterun.catalog.packing import Member, canonical_zip
+from remoterun.catalog.packing import Member, canonical_zip, code_size
 from remoterun.events import Event, RecordArrived, TargetMoved
 from remoterun.hops import enter_argv
 from remoterun.model import (
@@ -54,8 +54,10 @@ def payload(source: str, *, requires: tuple[str, ...] = (), **params: Json) -> P
 
 def packed(files: Mapping[str, bytes], *, requires: tuple[str, ...] = (), **params: Json) -> PayloadWork:
     """Make a payload of files, entered at ``look:run``."""
-    data = canonical_zip([Member(name=name, data=content) for name, content in files.items()])
-    return PayloadWork(pack=Pack(ref=_ref(data), data=data, entry="look:run", requires=requires), params=params)
+    members = [Member(name=name, data=content) for name, content in files.items()]
+    data = canonical_zip(members)
+    pack = Pack(ref=_ref(data), data=data, code_size=code_size(members), entry="look:run", requires=requires)
+    return PayloadWork(pack=pack, params=params)
 
 
 def program(source: str, files: Mapping[str, bytes] | None = None, **params: Json) -> PayloadWork:
