@@ -11,7 +11,7 @@ __version__ = VERSION
 if TYPE_CHECKING:
     from remoterun.api import Choice, Project, aplay, play
     from remoterun.errors import ConfigError, RemoterunError
-    from remoterun.model import Finding, Outcome, Plan, Run, Status
+    from remoterun.model import Finding, Outcome, Plan, RuleChanges, Run, Status
     from remoterun.runner import Control
 
 # Name -> module: loaded on first use, so that importing the package costs next to nothing.
@@ -26,6 +26,7 @@ _HOMES = {
     "Finding": "model",
     "Outcome": "model",
     "Plan": "model",
+    "RuleChanges": "model",
     "Run": "model",
     "Status": "model",
 }
@@ -39,6 +40,7 @@ __all__ = [
     "Plan",
     "Project",
     "RemoterunError",
+    "RuleChanges",
     "Run",
     "Status",
     "aplay",

@@ -2,48 +2,42 @@
 
 from __future__ import annotations
 
-import os
 import sys
 
+from remoterun.cli import output, signals
 
-def main() -> None:
-    """Run the command line and leave with its exit status."""
-    _open_standard_streams()
-    if sys.argv[1:] == ["--version"]:
-        # Answered before anything heavy is imported: shells and scripts ask for it.
-        from remoterun import __version__
 
-        sys.stdout.write(f"remoterun {__version__}\n")
-        return
+def main() -> int:
+    """Run the command line and return its exit status."""
+    argv = sys.argv[1:]
+    # Before anything else is imported, which takes a third of a second: Ctrl-C may come at any time.
+    signals.leave_at_once(document=output.machine_format(argv) is not None)
+    output.open_streams()
+    try:
+        return output.end_of(_version) if argv == ["--version"] else _command_line(argv)
+    finally:
+        signals.ignore()
+        output.settle_streams()
+
+
+def _version() -> int:
+    """Answer before anything heavy is imported: shells and scripts ask for it."""
+    from remoterun import __version__
+
+    output.write(f"remoterun {__version__}\n")
+    return 0
+
+
+def _command_line(argv: list[str]) -> int:
     import gc
 
     # Imports make hundreds of thousands of objects that live to the end: looking through them for garbage takes a
     # tenth of the start.
     gc.set_threshold(100_000, 50, 50)
-    try:
-        from remoterun.cli import run
+    from remoterun.cli.guard import run
 
-        status = run(sys.argv[1:])
-    except KeyboardInterrupt:
-        status = 130
-    sys.exit(status)
-
-
-def _open_standard_streams() -> None:
-    """Give closed standard streams somewhere to lead: their numbers would go to the next files that are opened.
-
-    A closed standard output stays unwritable, which is told.
-    """
-    for number in (0, 1, 2):
-        try:
-            os.fstat(number)
-        except OSError:
-            os.open(os.devnull, os.O_RDWR if number != 1 else os.O_RDONLY)
-    if sys.stderr is None:
-        sys.stderr = open(2, "w", closefd=False)  # noqa: SIM115  # lives as long as the process
-    if sys.stdout is None:
-        sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115
+    return run(argv)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -7,10 +7,11 @@ import secrets
 from dataclasses import field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from remoterun.errors import ConfigError, Problem
 from remoterun.inventory import FILE_NAME, Inventory, Overrides, find_project
+from remoterun.inventory.here import path_targets
 from remoterun.inventory.words import LONGEST_WORD
 from remoterun.model import (
     ExecWork,
@@ -20,21 +21,25 @@ from remoterun.model import (
     PayloadWork,
     Plan,
     Playbook,
+    RuleChanges,
     Run,
     ScriptWork,
+    Severity,
     Step,
     Target,
     Work,
 )
-from remoterun.playbook import find_playbook, resolve_params
+from remoterun.playbook import find_playbook, resolve_params, unknown_flag_rules, unknown_rules
 from remoterun.records import dataclass
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from remoterun.catalog import Catalog, PayloadInfo
     from remoterun.events import OnEvent
     from remoterun.runner import Control
+
+CHECK: Final = "check-ckpt"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,13 +47,14 @@ class Choice:
     """Say where something is to run and under which settings; every field is what a flag of the command line says.
 
     `on`, `without` and `only` are selection patterns: union, minus, intersection. `params` holds ``--set`` texts by
-    parameter name, typed by the payload's schema. `limits` are in seconds.
+    parameter name, typed by the payload's schema. `rules` are laid over those of the playbook. `limits` are in seconds.
     """
 
     on: tuple[str, ...] = ()
     without: tuple[str, ...] = ()
     only: tuple[str, ...] = ()
     params: Mapping[str, str] = field(default_factory=dict)
+    rules: RuleChanges = RuleChanges()
     limits: Mapping[str, float | None] = field(default_factory=dict)
     env: Mapping[str, str] = field(default_factory=dict)
     overrides: Overrides | None = None
@@ -66,6 +72,17 @@ class Project:
     root: Path | None
     inventory: Inventory
     catalog: Catalog
+
+    @classmethod
+    def none(cls) -> Project:
+        """Return what is there without any folder.
+
+        Raises:
+            ConfigError: with every problem of the payloads' manifests.
+        """
+        from remoterun.catalog import Catalog
+
+        return cls(root=None, inventory=Inventory.empty(), catalog=Catalog.load(None))
 
     @classmethod
     def load(cls, root: Path | None = None) -> Project:
@@ -103,11 +120,36 @@ class Project:
             ConfigError: with every problem found.
         """
         playbook = find_playbook(self.root, name, self.catalog.names())
+        where = f"{playbook.source or playbook.name}: targets"
+        return self._planned(playbook, choice, lambda: self.select(choice, playbook.targets, where))
+
+    def plan_check(self, paths: Sequence[str], choice: Choice, *, fail_on: Severity = Severity.SUSPECT) -> Plan:
+        """Plan the audit of checkpoints on this machine: each path is a target of its own, one after the other.
+
+        Of the choice, `params`, `rules`, `limits`, `env`, `use_cache` and the overrides' interpreter count.
+
+        Raises:
+            ConfigError: with every path that is not there, and every other problem.
+        """
+        if "root" in choice.params:
+            raise ConfigError(Problem(path="--set root", message="is what the paths say: name the folder there"))
+        flags = (choice.overrides or Overrides()).checked()
+        playbook = Playbook(name=CHECK, steps=(Step(payload=CHECK, fail_on=fail_on),))
+        # Two audits at a time would only share the disk, and take from whatever trains here.
+        alone = replace(choice, targets_at_once=1)
+        return self._planned(playbook, alone, lambda: path_targets(paths, flags, var="checkpoints"))
+
+    def _planned(self, playbook: Playbook, choice: Choice, select: Callable[[], Sequence[Target]]) -> Plan:
         payloads = self._payloads(playbook)
         given = _given(choice.params, payloads)
         jobs: list[Job] = []
-        problems: list[Problem] = []
-        for target in self.select(choice, playbook.targets, f"{playbook.source or playbook.name}: targets"):
+        problems = _rule_problems(playbook, payloads, choice.rules)
+        targets: Sequence[Target] = ()
+        try:
+            targets = select()
+        except ConfigError as error:
+            problems += error.problems
+        for target in targets:
             for index, (step, payload) in enumerate(zip(playbook.steps, payloads, strict=True)):
                 try:
                     jobs.append(_job(playbook, index, step, payload, target, given[index], choice))
@@ -162,11 +204,13 @@ def _job(
 ) -> Job:
     """Resolve one target and step: flag > step > playbook > target > the payload's own."""
     where = f"{playbook.source or playbook.name}: steps.{index}.params ({target.id})"
-    params = {**resolve_params(step, target, {}, playbook=playbook.name), **given}
+    params = {**resolve_params(step, target, playbook=playbook.name), **given}
     limits = Limits()
     for nearer in (payload.limits, target.limits, playbook.limits, step.limits, choice.limits):
         limits = limits.merged(nearer)
-    work = PayloadWork(pack=payload.pack(), params=payload.check_params(params, where=where, variables=target.vars))
+    checked = payload.check_params(params, where=where, variables=target.vars)
+    rules = choice.rules.among(payload.rules).over(step.rules).document()
+    work = PayloadWork(pack=payload.pack(), params={**checked, "rules": rules} if rules else checked)
     env = {**target.env, **step.env, **choice.env}
     _check_words(work, env)
     return Job(target=target, step=index, work=work, limits=limits, env=env, fail_on=step.fail_on)
@@ -181,6 +225,15 @@ def _given(texts: Mapping[str, str], payloads: Sequence[PayloadInfo]) -> list[di
         for index in takers or [0]:
             result[index][name] = payloads[index].parse_param(name, text)
     return result
+
+
+def _rule_problems(playbook: Playbook, payloads: Sequence[PayloadInfo], flags: RuleChanges) -> list[Problem]:
+    """Say which rules are named, by the playbook or by flags, that the payloads do not have."""
+    problems: list[Problem] = []
+    for index, payload in enumerate(payloads):
+        problems += unknown_rules(playbook, index, payload.name, payload.rules)
+    known = {rule: None for payload in payloads for rule in payload.rules}
+    return [*problems, *unknown_flag_rules(flags, [payload.name for payload in payloads], known)]
 
 
 def _check_words(work: Work, env: Mapping[str, str]) -> None:
@@ -203,10 +256,15 @@ def _check_words(work: Work, env: Mapping[str, str]) -> None:
         raise ConfigError(problems)
 
 
-def _plan(name: str, sha256: str | None, jobs: Iterable[Job], choice: Choice) -> Plan:
+def new_run_id() -> str:
+    """Make an id that sorts by time and is nobody else's."""
     stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
+    return f"{stamp}-{secrets.token_hex(4)}"
+
+
+def _plan(name: str, sha256: str | None, jobs: Iterable[Job], choice: Choice) -> Plan:
     return Plan(
-        run_id=f"{stamp}-{secrets.token_hex(4)}",
+        run_id=new_run_id(),
         playbook=name,
         playbook_sha256=sha256,
         jobs=tuple(jobs),
@@ -215,14 +273,17 @@ def _plan(name: str, sha256: str | None, jobs: Iterable[Job], choice: Choice) ->
     )
 
 
-async def aplay(plan: Plan, on_event: OnEvent | None = None, control: Control | None = None) -> Run:
+async def aplay(
+    plan: Plan, on_event: OnEvent | None = None, control: Control | None = None, earlier: Run | None = None
+) -> Run:
     """Carry out a plan inside a running event loop.
 
-    Cancelling the task leaves at once; `control` ends the run in an orderly way.
+    Cancelling the task leaves at once; `control` ends the run in an orderly way. `earlier` is what is known of a run
+    that is taken up again.
     """
     from remoterun.runner import execute
 
-    return await execute(plan, on_event or _ignore, control)
+    return await execute(plan, on_event or _ignore, control, earlier)
 
 
 def play(

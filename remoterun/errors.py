@@ -1,4 +1,4 @@
-"""What can go wrong, as one tree of exceptions and one closed list of error codes.
+"""What can go wrong, as one tree of exceptions and one closed list of error codes; how messages quote others' words.
 
 ::
 
@@ -11,6 +11,7 @@ A target's trouble is a value: the runner turns a `TargetError` into the `error`
 
 from __future__ import annotations
 
+import re
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
@@ -52,6 +53,55 @@ def nearest(word: str, known: Iterable[str]) -> tuple[str, ...]:
 
     by_lower = {name.lower(): name for name in known}
     return tuple(by_lower[name] for name in difflib.get_close_matches(word.lower(), by_lower, n=3))
+
+
+# --- the words of others in our messages ------------------------------------------------------------------------------
+
+_LONGEST_SHOWN: Final = 60
+
+# ECMA-48: control sequences (CSI), control strings (OSC, DCS, SOS, PM, APC) and the short escapes, in their 7-bit and
+# 8-bit forms. A control string ends at its line's end at the latest, so that a torn one cannot swallow what follows.
+_CSI: Final = r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"
+_CONTROL_STRING: Final = r"(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f])[^\x07\x1b\x9c\r\n]*(?:\x07|\x1b\\|\x9c)?"
+_SHORT: Final = r"\x1b[ -/]*[0-~]?"
+ESCAPES: Final = f"{_CSI}|{_CONTROL_STRING}|{_SHORT}"
+"""A pattern of what terminals obey; compiled on first use."""
+
+
+def show(value: object) -> str:
+    """Write a value that a user wrote as one may see it: quoted, escaped, shortened, never with a control character."""
+    if value is None or isinstance(value, bool):
+        return {None: "nothing", True: "true", False: "false"}[value]
+    try:
+        text = repr(value[: _LONGEST_SHOWN + 1] if isinstance(value, str) else value)
+    except (ValueError, RecursionError):  # an int of thousands of digits, a structure of hundreds of levels
+        return "too large to show"
+    return text if len(text) <= _LONGEST_SHOWN else f"{text[: _LONGEST_SHOWN - 3]}..."
+
+
+def clean(text: str) -> str:
+    """Take out whatever could move a cursor, recolour, reorder or hide: one line of visible characters remains.
+
+    Escape sequences go as wholes. Line breaks, tabs and odd blanks become spaces; control and format characters
+    (bidirectional overrides and zero-width ones are among these) vanish; a lone surrogate becomes U+FFFD.
+    """
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() else _substitute(char) for char in re.sub(ESCAPES, "", text))
+
+
+def _substitute(char: str) -> str:
+    import unicodedata
+
+    if char.isspace():
+        return " "
+    category = unicodedata.category(char)
+    if category == "Cs":
+        return "\ufffd"
+    return "" if category in {"Cc", "Cf"} else char
+
+
+# --- the exceptions ---------------------------------------------------------------------------------------------------
 
 
 class RemoterunError(Exception):
@@ -276,6 +326,16 @@ CODES: Final[Mapping[str, Code]] = MappingProxyType(
         # collect
         "connection_lost": Code(
             _LOST, "The connection ended before the result was complete.", "Run again; what had arrived is kept."
+        ),
+        "run_cut": Code(
+            _LOST,
+            "The run's own process ended before this target was done (killed, or its machine went down).",
+            "`remoterun resume RUN` does what is left of it; `remoterun show RUN` shows what had arrived.",
+        ),
+        "still_running": Code(
+            _LOST,
+            "The run is going on in another process, and this target has no outcome yet.",
+            "Look again when it is done: `remoterun runs` tells.",
         ),
         "lease_expired": Code(
             _LOST,

@@ -11,7 +11,7 @@ import re
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from remoterun.errors import TargetError
+from remoterun.errors import TargetError, clean
 from remoterun.records import dataclass
 from remoterun.remote.stage0 import FOUND, MARK, STAGE0
 
@@ -269,9 +269,6 @@ def _ending(exit_status: int | None, signal: str | None, said: str) -> str:
 
 # --- text from a target -----------------------------------------------------------------------------------------------
 
-_ESCAPES: Final = r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|.)"
-_CONTROLS: Final = r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]"
-
 # Perl's and bash's complaints about a locale that the client sent; and fish's echo of the whole command line.
 _CHATTER: Final = (
     r"^(?:perl: warning: |\s+(?:LANGUAGE|L(?:ANG|C_\w+)) = |\s+are supported and installed on your system)"
@@ -281,15 +278,15 @@ _CHATTER: Final = (
 
 def _lines(text: str) -> Iterator[str]:
     """Yield the lines of a target's text that say something, without control characters, at most the last 16 KiB."""
-    for line in re.sub(_ESCAPES, "", text[-16384:]).replace("\r", "\n").split("\n"):
-        clean = re.sub(_CONTROLS, "", line).rstrip()
-        if clean and not re.search(_CHATTER, clean):
-            yield clean
+    for line in text[-16384:].replace("\r", "\n").split("\n"):
+        visible = clean(line).rstrip()
+        if visible and not re.search(_CHATTER, visible):
+            yield visible
 
 
 def _cut(text: str, limit: int = 200) -> str:
-    clean = re.sub(_CONTROLS, "", text.replace("\t", " ").replace("\n", " ")).strip()
-    return clean if len(clean) <= limit else clean[: limit - 3] + "..."
+    visible = clean(text).strip()
+    return visible if len(visible) <= limit else visible[: limit - 3] + "..."
 
 
 def _last(text: str) -> str:

@@ -11,7 +11,7 @@ from remoterun.errors import ConfigError, TargetError
 from remoterun.records import dataclass
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
 Json: TypeAlias = "dict[str, Json] | list[Json] | str | int | float | bool | None"
 """A JSON value; numbers are finite."""
@@ -50,11 +50,13 @@ class RunStatus(StrEnum):
     INCOMPLETE = "incomplete"
     ERROR = "error"
     INTERRUPTED = "interrupted"
+    TERMINATED = "terminated"
 
     @property
     def exit_code(self) -> int:
         """Map to the process's exit status, as the README lists them."""
-        return {"ok": 0, "findings": 1, "invalid": 2, "incomplete": 3, "error": 4, "interrupted": 130}[self.value]
+        codes = {"ok": 0, "findings": 1, "invalid": 2, "incomplete": 3, "error": 4, "interrupted": 130}
+        return {**codes, "terminated": 143}[self.value]
 
 
 class Severity(StrEnum):
@@ -275,11 +277,43 @@ class VarRef:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RuleChanges:
+    """Say what findings of some rules count for: those of `ignore` nothing, those of `severity` as much as it says."""
+
+    ignore: tuple[str, ...] = ()
+    severity: Mapping[str, Severity] = field(default_factory=dict)
+
+    def over(self, weaker: Self) -> Self:
+        """Return these changes laid over weaker ones, rule by rule."""
+        own = {*self.ignore, *self.severity}
+        return replace(
+            self,
+            ignore=(*(rule for rule in weaker.ignore if rule not in own), *self.ignore),
+            severity={**{rule: value for rule, value in weaker.severity.items() if rule not in own}, **self.severity},
+        )
+
+    def among(self, rules: Collection[str]) -> Self:
+        """Return what is said of these rules only."""
+        return replace(
+            self,
+            ignore=tuple(rule for rule in self.ignore if rule in rules),
+            severity={rule: value for rule, value in self.severity.items() if rule in rules},
+        )
+
+    def document(self) -> dict[str, Json]:
+        """Tell the changes as a payload gets them; empty when there are none."""
+        severity: dict[str, Json] = {rule: value.value for rule, value in self.severity.items()}
+        parts: dict[str, Json] = {"ignore": [*self.ignore], "severity": severity}
+        return {key: value for key, value in parts.items() if value}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
     """Name one payload of a playbook, by ``name`` or ``name@constraint``; parameters as before targets are known."""
 
     payload: str
     params: Mapping[str, Json | VarRef] = field(default_factory=dict)
+    rules: RuleChanges = RuleChanges()
     env: Mapping[str, str] = field(default_factory=dict)
     limits: Mapping[str, float | None] = field(default_factory=dict)
     fail_on: Severity = Severity.SUSPECT
@@ -438,14 +472,14 @@ _INCOMPLETE: Final = frozenset(
 )
 
 
-def judge(outcomes: tuple[Outcome, ...], *, interrupted: bool = False) -> RunStatus:
-    """Give a run its status: incomplete beats findings beats ok, an interruption beats all.
+def judge(outcomes: tuple[Outcome, ...], *, ended_as: RunStatus | None = None) -> RunStatus:
+    """Give a run its status: incomplete beats findings beats ok, an end from outside (`ended_as`) beats all.
 
     A person's own script or program that ended with a non-zero status is a finding: it ran, and said no.
     """
     seen = {Status.FINDINGS if _said_no(outcome) else outcome.status for outcome in outcomes}
-    if interrupted:
-        return RunStatus.INTERRUPTED
+    if ended_as is not None:
+        return ended_as
     if seen & _INCOMPLETE or not outcomes:
         return RunStatus.INCOMPLETE
     return RunStatus.FINDINGS if Status.FINDINGS in seen else RunStatus.OK

@@ -6,17 +6,17 @@ Importing this module is cheap: PyYAML and pydantic are imported when a file is 
 from __future__ import annotations
 
 import hashlib
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from remoterun.errors import ConfigError, Problem, nearest
-from remoterun.inventory.files import read_bytes
-from remoterun.inventory.words import NAME, VARIABLE, show
-from remoterun.model import Json, Playbook, Severity, Step, VarRef
-from remoterun.store import remember
+from remoterun.errors import ConfigError, Problem, nearest, show
+from remoterun.inventory.words import NAME, VARIABLE
+from remoterun.model import Json, Playbook, RuleChanges, Severity, Step, VarRef
+from remoterun.store import read_bytes, remember
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
-    from pathlib import Path
+    from collections.abc import Callable, Collection
 
     from remoterun.inventory.schema import StepFile
     from remoterun.model import Target
@@ -75,9 +75,14 @@ def _step(said: StepFile, place: tuple[str | int, ...], report: Callable[[tuple[
             params[name] = _reference(value)
         except ValueError as error:
             report((*place, "params", name, "var"), str(error))
+    rules = said.rules.changes() if said.rules else RuleChanges()
+    for rule in rules.severity:
+        if rule in rules.ignore:
+            report((*place, "rules", "severity", rule), f"{rule} is ignored as well: keep one of the two")
     return Step(
         payload=said.payload,
         params=params,
+        rules=rules,
         env=said.env or {},
         limits=said.limits.values() if said.limits else {},
         fail_on=Severity(said.fail_on or Severity.SUSPECT),
@@ -135,22 +140,18 @@ def playbook_names(project: Path | None) -> tuple[str, ...]:
     return tuple(sorted(found))
 
 
-def resolve_params(step: Step, target: Target, var_defaults: Mapping[str, str], *, playbook: str) -> dict[str, Json]:
+def resolve_params(step: Step, target: Target, *, playbook: str) -> dict[str, Json]:
     """Return a step's parameters for one target, references replaced by the target's variables.
 
     Args:
         step: what the playbook says.
         target: whose variables are meant.
-        var_defaults: the variable that stands in for a parameter the step leaves out, by parameter; one that the target
-            does not have leaves the parameter out.
         playbook: its name, for problems.
 
     Raises:
         ConfigError: every reference without a default to a variable that the target does not have.
     """
-    params: dict[str, Json] = {
-        name: target.vars[var] for name, var in var_defaults.items() if name not in step.params and var in target.vars
-    }
+    params: dict[str, Json] = {}
     problems: list[Problem] = []
     for name, value in step.params.items():
         if not isinstance(value, VarRef):
@@ -167,6 +168,41 @@ def resolve_params(step: Step, target: Target, var_defaults: Mapping[str, str], 
     if problems:
         raise ConfigError(problems)
     return params
+
+
+def unknown_rules(playbook: Playbook, step: int, payload: str, known: Collection[str]) -> list[Problem]:
+    """Say which rules that a step names its payload does not have, each at its place in the file."""
+    changes = playbook.steps[step].rules
+    places: dict[str, tuple[str | int, ...]] = {rule: ("severity", rule) for rule in changes.severity}
+    places |= {rule: ("ignore", index) for index, rule in enumerate(changes.ignore)}
+    strange = [rule for rule in (*changes.ignore, *changes.severity) if rule not in known]
+    return [
+        _located(playbook, ("steps", step, "rules", *places[rule]), _no_rule(rule, (payload,), known))
+        for rule in strange
+    ]
+
+
+def unknown_flag_rules(changes: RuleChanges, payloads: Collection[str], known: Collection[str]) -> list[Problem]:
+    """Say which rules that flags name none of the payloads has."""
+    named = [*(("--ignore", rule) for rule in changes.ignore), *(("--severity", rule) for rule in changes.severity)]
+    return [replace(_no_rule(rule, payloads, known), path=flag) for flag, rule in named if rule not in known]
+
+
+def _no_rule(rule: str, payloads: Collection[str], known: Collection[str]) -> Problem:
+    who = " and ".join(dict.fromkeys(payloads))
+    has = "have" if len(set(payloads)) > 1 else "has"
+    what = f"no rule {show(rule)}" if known else "no rules that can be changed"
+    return Problem(message=f"{who} {has} {what}", nearest=nearest(rule, known))
+
+
+def _located(playbook: Playbook, place: tuple[str | int, ...], problem: Problem) -> Problem:
+    """Put a problem at its place in the playbook's file, which is read once more for the line."""
+    from remoterun.inventory.yamlfile import parse
+
+    if playbook.source is None:
+        return problem
+    document = parse(read_bytes(Path(playbook.source)), playbook.source)
+    return document.problem(place, problem.message, nearest=problem.nearest)
 
 
 def playbook_schema() -> dict[str, Json]:

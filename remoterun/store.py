@@ -1,4 +1,4 @@
-"""What is kept for this user between runs: a secret key, and results that are costly to compute again.
+"""Files of this user's: what they wrote is read here, and what is costly to compute again is kept between runs.
 
 Everything kept is signed with the key, so that nobody who could not read it as well can have put anything there.
 Where a folder cannot be written, nothing is kept, and everything is computed anew.
@@ -16,6 +16,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
+from remoterun.errors import ConfigError, Problem, show
 from remoterun.version import VERSION
 
 if TYPE_CHECKING:
@@ -24,11 +25,42 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 _KEY_SIZE: Final = 32
 _MOST_FILES: Final = 64
+MOST_BYTES: Final = 8 << 20
+"""No file that a user writes is larger."""
+
+
+def read_bytes(path: Path, *, most: int = MOST_BYTES) -> bytes:
+    """Read a file of bounded size.
+
+    Raises:
+        ConfigError: it cannot be read or is too large.
+    """
+    try:
+        with path.open("rb") as stream:
+            data = stream.read(most + 1)
+    except OSError as error:
+        raise ConfigError(Problem(file=str(path), message=f"cannot be read: {error.strerror or error}")) from error
+    except ValueError as error:  # a NUL in the path
+        raise ConfigError(Problem(file=show(str(path)), message=f"cannot be read: {error}")) from error
+    if len(data) > most:
+        raise ConfigError(Problem(file=str(path), message=f"is larger than {most} bytes"))
+    return data
 
 
 def key_for(purpose: str) -> bytes:
     """Derive a key for one purpose: whoever learns it can do nothing with the others."""
     return hmac.digest(_secret()[0], purpose.encode("utf-8", "surrogateescape"), "sha256")
+
+
+def sign(purpose: str, data: bytes) -> bytes:
+    """Put a signature of this user in front of some bytes."""
+    return hmac.digest(key_for(purpose), data, "sha256") + data
+
+
+def signed(purpose: str, data: bytes) -> bytes | None:
+    """Return bytes without their signature, None when this user did not sign them for this purpose."""
+    body = data[_KEY_SIZE:]
+    return body if hmac.compare_digest(data[:_KEY_SIZE], hmac.digest(key_for(purpose), body, "sha256")) else None
 
 
 def remember(kind: str, inputs: bytes, build: Callable[[], _T]) -> _T:
@@ -43,16 +75,15 @@ def remember(kind: str, inputs: bytes, build: Callable[[], _T]) -> _T:
         return build()
     where = hashlib.sha256(b"\0".join((kind.encode(), _code_state(), inputs))).hexdigest()
     path = _cache_folder() / where
-    key = key_for("remember")
     with suppress(OSError):
-        data = path.read_bytes()
-        if hmac.compare_digest(data[:_KEY_SIZE], hmac.digest(key, data[_KEY_SIZE:], "sha256")):
-            value: _T = pickle.loads(data[_KEY_SIZE:])  # noqa: S301  # signed with this user's own key
+        data = signed("remember", path.read_bytes())
+        if data is not None:
+            value: _T = pickle.loads(data)  # noqa: S301  # signed with this user's own key
             return value
     value = build()
     data = pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
     with suppress(OSError):
-        _write_whole(path, hmac.digest(key, data, "sha256") + data)
+        _write_whole(path, sign("remember", data))
         _prune(path.parent)
     return value
 

@@ -8,7 +8,7 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from remoterun.catalog.packing import canonical_zip, code_size, collect_file, collect_folder
+from remoterun.catalog.packing import canonical_zip, code_size, collect_file, collect_folder, lean_member
 from remoterun.catalog.params import Param, check_params, unknown_param
 from remoterun.catalog.versions import Version, parse_version
 from remoterun.errors import ConfigError, Problem
@@ -28,7 +28,8 @@ class PayloadInfo:
 
     `path` is its folder or its single file; `shadows` names what it hides, such as ``built-in 1.0.0``. `entry` is
     ``module:function`` inside the Python package `package`; `program` instead is a file of the folder, to execute.
-    `python` is the oldest version that will do. `limits` are the payload's own defaults, in seconds.
+    `python` is the oldest version that will do. `limits` are the payload's own defaults, in seconds. `rules` are the
+    ids of the rules that a playbook may change.
     """
 
     name: str
@@ -44,6 +45,7 @@ class PayloadInfo:
     entry: str | None
     program: str | None
     include: tuple[str, ...]
+    rules: tuple[str, ...] = ()
     shadows: str | None = None
 
     @property
@@ -96,6 +98,8 @@ class PayloadInfo:
             members = collect_folder(self.path, package=package, program=self.program, include=self.include)
         else:
             members = collect_file(self.path, f"{self.package}.py")
+        if self.origin == "built-in":
+            members = [lean_member(member) for member in members]
         data = canonical_zip(members)
         ref = PayloadRef(name=self.name, version=self.version, sha256=hashlib.sha256(data).hexdigest())
         return Pack(

@@ -19,6 +19,7 @@ from remoterun.catalog.versions import parse_version
 from remoterun.errors import ConfigError, Problem, nearest
 from remoterun.model import LIMIT_NAMES, Json, parse_duration
 from remoterun.records import dataclass
+from remoterun.store import read_bytes
 
 MANIFEST: Final = "payload.toml"
 
@@ -27,10 +28,23 @@ _BIGGEST = 16 * 1024 * 1024
 NAME: Final = re.compile(r"[a-z][a-z0-9]*(?:-[a-z0-9]+)*")
 NAME_RULE: Final = "is not possible: use lowercase letters and digits, joined by single hyphens"
 _PARAM_NAME: Final = re.compile(r"[a-z][a-z0-9_]*")
+_RULE: Final = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
 _PYTHON = re.compile(r">=3\.([0-9]{1,3})")
 _OLDEST_PYTHON = (3, 8)
 _ENTRY = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*:[^\W\d]\w*", re.ASCII)
-_KEYS: Final = ("name", "version", "description", "entry", "program", "python", "requires", "limits", "params", "pack")
+_KEYS: Final = (
+    "name",
+    "version",
+    "description",
+    "entry",
+    "program",
+    "python",
+    "requires",
+    "rules",
+    "limits",
+    "params",
+    "pack",
+)
 _PARAM_KEYS: Final = ("type", "help", "required", "default", "min", "max", "choices", "items", "var")
 
 
@@ -74,16 +88,11 @@ def read_file(origin: Origin, file: Path, problems: list[Problem]) -> PayloadInf
 
 def _read_text(file: Path, problems: list[Problem]) -> str | None:
     try:
-        with file.open("rb") as stream:
-            data = stream.read(_BIGGEST + 1)
-        if len(data) <= _BIGGEST:
-            return data.decode()
-        message = f"is bigger than {_BIGGEST:,} bytes"
-    except OSError as error:
-        message = f"can't be read: {error.strerror}"
+        return read_bytes(file, most=_BIGGEST).decode()
+    except ConfigError as error:
+        problems += error.problems
     except UnicodeDecodeError as error:
-        message = f"is not UTF-8: {error.reason} at byte {error.start}"
-    problems.append(Problem(message=message, file=str(file)))
+        problems.append(Problem(message=f"is not UTF-8: {error.reason} at byte {error.start}", file=str(file)))
     return None
 
 
@@ -119,6 +128,7 @@ def _read_payload(table: Table, place: _Place) -> PayloadInfo | None:
         params=tuple(param for name in params.raw if (param := _read_param(params, name))),
         limits=MappingProxyType(_limits(table.table("limits"))),
         requires=_requires(table),
+        rules=_rules(table, params),
         python=_python(table),
         package=place.package,
         entry=_entry(table, place),
@@ -163,6 +173,18 @@ def _requires(table: Table) -> tuple[str, ...]:
         if not all(part.isidentifier() for part in module.split(".")):
             table.note("requires", f"{module!r} is not the name of a Python module")
     return modules
+
+
+def _rules(table: Table, params: Table) -> tuple[str, ...]:
+    rules = table.words("rules")
+    for at, rule in enumerate(rules):
+        if not _RULE.fullmatch(rule):
+            table.note(f"rules[{at}]", f"{rule!r} is no id of a rule: use letters, digits, '_' and '-', a letter first")
+        elif rule in rules[:at]:
+            table.note(f"rules[{at}]", f"{rule} is there twice")
+    if rules and "rules" in params.raw:
+        params.note("rules", "is how the payload gets what a playbook says of its rules: use another name")
+    return rules
 
 
 def _python(table: Table) -> tuple[int, int]:

@@ -11,6 +11,7 @@ from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from remoterun.catalog.lean import lean
 from remoterun.errors import ConfigError, Problem
 from remoterun.records import dataclass
 
@@ -45,6 +46,13 @@ def canonical_zip(members: Iterable[Member]) -> bytes:
 def code_size(members: Iterable[Member]) -> int:
     """Count the bytes of Python source."""
     return sum(len(member.data) for member in members if member.name.endswith(".py"))
+
+
+def lean_member(member: Member) -> Member:
+    """Return a member without what only its readers at home need."""
+    if not member.name.endswith(".py"):
+        return member
+    return Member(name=member.name, data=lean(member.data.decode("utf-8")).encode("utf-8"), program=member.program)
 
 
 def left_out(name: str) -> bool:

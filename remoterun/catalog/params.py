@@ -6,18 +6,21 @@ import json
 import math
 import re
 from dataclasses import replace
+from datetime import UTC, datetime
 from fractions import Fraction
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias, get_args
 
-from remoterun.errors import ConfigError, Problem, nearest
+from remoterun.errors import ConfigError, Problem, nearest, show
 from remoterun.model import Json, parse_duration
 from remoterun.records import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-ParamType: TypeAlias = Literal["path", "string", "int", "float", "bool", "duration", "size", "enum", "list", "json"]
+ParamType: TypeAlias = Literal[
+    "path", "string", "int", "float", "bool", "duration", "moment", "size", "enum", "list", "json"
+]
 
 PARAM_TYPES: Final[tuple[str, ...]] = get_args(ParamType)
 NUMERIC: Final = frozenset({"int", "float", "duration", "size"})
@@ -26,6 +29,9 @@ _INT_MIN, _INT_MAX = -(2**63), 2**64 - 1
 _DEEPEST = 64
 # Bytes of argv that are not UTF-8 arrive as U+DC80 to U+DCFF and travel well; other surrogates would merge into pairs.
 _NO_TEXT = re.compile("[\ud800-\udc7f\udd00-\udfff]")
+_DATE = re.compile(
+    r"[0-9]{4}-[0-9]{2}-[0-9]{2}([T ][0-9]{2}:[0-9]{2}(:[0-9]{2})?(Z|[+-][0-9]{2}:[0-9]{2})?)?", re.ASCII
+)
 _SIZE = re.compile(r"([0-9]{1,20}(?:\.[0-9]{1,20})?) ?([kKMGTPE]?i?B)")
 _SIZE_UNITS: Final = MappingProxyType(
     {"B": 1}
@@ -120,7 +126,7 @@ class Param:
         if self.choices and value not in self.choices:
             words = [str(choice) for choice in self.choices]
             near = nearest(value, words) if isinstance(value, str) else ()
-            raise _WrongError(f"{_shown(value)} is none of {', '.join(words)}", near)
+            raise _WrongError(f"{show(value)} is none of {', '.join(words)}", near)
         return value
 
 
@@ -151,16 +157,8 @@ def unknown_param(name: str, known: list[str], *, where: str) -> Problem:
 # --- one check per type: value as given -> value as the payload gets it -----------------------------------------------
 
 
-def _shown(value: object) -> str:
-    try:
-        text = repr(value)
-    except (ValueError, RecursionError):  # an int of thousands of digits, a structure of hundreds of levels
-        return "too large to show"
-    return text if len(text) <= 80 else f"{text[:77]}..."
-
-
 def _expected(what: str, value: object) -> _WrongError:
-    kind = "null" if value is None else f"{type(value).__name__} {_shown(value)}"
+    kind = "null" if value is None else f"{type(value).__name__} {show(value)}"
     return _WrongError(f"expected {what}, got {kind}")
 
 
@@ -168,7 +166,7 @@ def _string(value: object) -> str:
     if not isinstance(value, str):
         raise _expected("a string", value)
     if _NO_TEXT.search(value):
-        raise _WrongError(f"{_shown(value)} holds half of a surrogate pair, which is no text")
+        raise _WrongError(f"{show(value)} holds half of a surrogate pair, which is no text")
     return value
 
 
@@ -210,7 +208,26 @@ def _duration(value: object) -> float:
     except ConfigError as error:
         raise _WrongError(str(error)) from error
     if seconds is None:
-        raise _WrongError(f"{_shown(value)} is not a finite duration: write 500ms, 30s, 20m or 2h")
+        raise _WrongError(f"{show(value)} is not a finite duration: write 500ms, 30s, 20m or 2h")
+    return seconds
+
+
+def _moment(value: object) -> float:
+    """Return seconds since 1970, or minus the seconds before now: only the target's own clock says when that is."""
+    if not isinstance(value, str):
+        raise _expected("a time such as 7d (ago) or 2026-07-31", value)
+    if not _DATE.fullmatch(value):
+        try:
+            return -_duration(value)
+        except _WrongError as wrong:
+            raise _WrongError(f"{show(value)} is neither an age such as 7d nor a date such as 2026-07-31") from wrong
+    try:
+        date = datetime.fromisoformat(value)
+        seconds = (date if date.tzinfo else date.replace(tzinfo=UTC)).timestamp()
+    except (ValueError, OverflowError) as error:
+        raise _WrongError(f"{show(value)} is no date ({error})") from error
+    if seconds < 0:
+        raise _WrongError(f"{show(value)} is before 1970")
     return seconds
 
 
@@ -221,7 +238,7 @@ def _size(value: object) -> int:
         raise _expected("a size such as 512B, 10MB or 10GiB", value)
     size = Fraction(match[1]) * unit
     if size.denominator != 1 or size > _INT_MAX:
-        raise _WrongError(f"{_shown(value)} is not a whole number of bytes that fits into 64 bits")
+        raise _WrongError(f"{show(value)} is not a whole number of bytes that fits into 64 bits")
     return int(size)
 
 
@@ -255,6 +272,7 @@ _CHECKS: Final[Mapping[ParamType, Callable[[object], Json]]] = MappingProxyType(
         "float": _float,
         "bool": _bool,
         "duration": _duration,
+        "moment": _moment,
         "size": _size,
         "enum": _string,
         "list": _list,
@@ -269,15 +287,15 @@ def _parse(param: Param, text: str) -> Json:
     if param.type == "int":
         # 20 digits hold every 64-bit number, and no text is costly to read.
         if not re.fullmatch(r"[+-]?[0-9]{1,20}", text):
-            raise _WrongError(f"{_shown(text)} is not an int")
+            raise _WrongError(f"{show(text)} is not an int")
         return int(text)
     if param.type == "float":
         if not re.fullmatch(r"[+-]?[0-9]{1,400}(\.[0-9]{1,400})?([eE][+-]?[0-9]{1,4})?", text):
-            raise _WrongError(f"{_shown(text)} is not a number")
+            raise _WrongError(f"{show(text)} is not a number")
         return float(text)
     if param.type == "bool":
         if text not in ("true", "false"):
-            raise _WrongError(f"{_shown(text)} is neither true nor false")
+            raise _WrongError(f"{show(text)} is neither true nor false")
         return text == "true"
     if param.type == "list":
         return _parse_list(param, text)
@@ -296,4 +314,4 @@ def _parse_json(text: str) -> Json:
     except _WrongError:
         raise
     except (ValueError, RecursionError) as error:
-        raise _WrongError(f"{_shown(text)} is not JSON ({error})") from error
+        raise _WrongError(f"{show(text)} is not JSON ({error})") from error

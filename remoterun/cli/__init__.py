@@ -1,5 +1,4 @@
-"""The command line: parse, call, print, map to an exit status."""
+"""The command line: parse, call, print, map to an exit status.
 
-from remoterun.cli.guard import run
-
-__all__ = ["run"]
+Nothing is imported here: `signals` has to be in place before everything else is.
+"""

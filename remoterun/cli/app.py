@@ -41,6 +41,12 @@ def _play(app: typer.Typer) -> None:
     app.command("play")(play)
 
 
+def _check(app: typer.Typer) -> None:
+    from remoterun.cli.check import check
+
+    app.command("check")(check)
+
+
 def _run(app: typer.Typer) -> None:
     from remoterun.cli.play import run
 
@@ -71,6 +77,36 @@ def _schema(app: typer.Typer) -> None:
     app.command("schema")(schema)
 
 
+def _runs(app: typer.Typer) -> None:
+    from remoterun.cli.history import runs
+
+    app.command("runs")(runs)
+
+
+def _show(app: typer.Typer) -> None:
+    from remoterun.cli.history import show
+
+    app.command("show")(show)
+
+
+def _resume(app: typer.Typer) -> None:
+    from remoterun.cli.history import resume
+
+    app.command("resume")(resume)
+
+
+def _rerun(app: typer.Typer) -> None:
+    from remoterun.cli.history import rerun
+
+    app.command("rerun")(rerun)
+
+
+def _history(app: typer.Typer) -> None:
+    from remoterun.cli.history import app as history
+
+    app.add_typer(history, name="history")
+
+
 def _demo(app: typer.Typer) -> None:
     from remoterun.cli.demo import demo
 
@@ -80,8 +116,14 @@ def _demo(app: typer.Typer) -> None:
 _COMMANDS: Final[Mapping[str, Callable[[typer.Typer], None]]] = MappingProxyType(
     {
         "play": _play,
+        "check": _check,
         "run": _run,
         "exec": _exec,
+        "runs": _runs,
+        "show": _show,
+        "resume": _resume,
+        "rerun": _rerun,
+        "history": _history,
         "inventory": _inventory,
         "payload": _payload,
         "schema": _schema,

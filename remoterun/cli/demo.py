@@ -9,11 +9,12 @@ import sys
 import tempfile
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final, NoReturn, Self
+from typing import TYPE_CHECKING, Annotated, Final, Self
 
 import typer
 
 from remoterun.cli.options import Format, OutputOption, Showing
+from remoterun.cli.signals import SignalledError
 from remoterun.errors import ConfigError
 from remoterun.model import RunStatus
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from types import FrameType
 
     from remoterun.lab import Guest, Lab
+    from remoterun.model import Run
     from remoterun.report.text import Style
 
 _NOT_AS_TOLD: Final = 1
@@ -63,15 +65,24 @@ def demo(
     from remoterun.lab import Lab
     from remoterun.lab.demo import HOST, lay_out
 
-    with ExitStack() as stack:
-        signals = stack.enter_context(_Signals())
-        place = stack.enter_context(_place(folder))
-        lab = stack.enter_context(Lab.start(place, lay_out(place), host=HOST))
-        # The first to run on the way out: what follows takes seconds at most, and must not be cut short.
-        stack.callback(signals.ignore)
-        status = _play(lab, output, signals)
-        if keep and status in (0, _NOT_AS_TOLD):
-            _wait(lab)
+    status: int | None = None
+    try:
+        with ExitStack() as stack:
+            signals = stack.enter_context(_Signals())
+            place = stack.enter_context(_place(folder))
+            signals.watch()  # not before: what is being made has nobody yet who would remove it
+            lab = stack.enter_context(Lab.start(place, lay_out(place), host=HOST))
+            # The first to run on the way out: what follows takes seconds at most, and must not be cut short.
+            stack.callback(signals.ignore)
+            run, status = _play(lab, output, signals)
+            signals.watch()  # the play had them
+            status = _judge(run, status)
+            if keep and status in (0, _NOT_AS_TOLD):
+                _wait(lab)
+    except SignalledError as error:
+        if status is None:
+            raise
+        return error.status  # the play's own document is out
     _say_what_is_left(place, keep=keep)
     return status
 
@@ -79,11 +90,11 @@ def demo(
 # --- the story --------------------------------------------------------------------------------------------------------
 
 
-def _play(lab: Lab, output: Format, signals: _Signals) -> int:
-    """Play the playbook as `remoterun play` does, with a word before and after, and return the demo's exit status."""
+def _play(lab: Lab, output: Format, signals: _Signals) -> tuple[Run, int]:
+    """Play the playbook as `remoterun play` does, with a word before."""
     from remoterun.api import Choice, Project
     from remoterun.cli.perform import perform
-    from remoterun.lab.demo import PLAYBOOK, departures
+    from remoterun.lab.demo import PLAYBOOK
 
     _tell(
         f"A host named {lab.host} now runs inside this process: an SSH server on 127.0.0.1 port {lab.port}, with `pct` "
@@ -96,9 +107,14 @@ def _play(lab: Lab, output: Format, signals: _Signals) -> int:
     # The guests share this account's home, where a cached copy of the payload would outlive the demo.
     plan = Project.load(lab.folder).plan_play(PLAYBOOK, Choice(use_cache=False))
     signals.watch()
-    run, status = perform(plan, Showing(output=output))
-    signals.watch()  # the play had them, and left the defaults behind
-    if run.status not in _MEANINGS or status != run.status.exit_code:
+    return perform(plan, Showing(output=output))
+
+
+def _judge(run: Run, status: int) -> int:
+    """Say what the play's end means, and return the demo's own exit status."""
+    from remoterun.lab.demo import departures
+
+    if run.status not in _MEANINGS:
         return status
     wrong = departures(run)
     _tell(f"The play ended with exit status {status}, {run.status}: {_MEANINGS[run.status]}", before="\n")
@@ -121,9 +137,12 @@ def _wait(lab: Lab) -> None:
         "The files there are yours to change: inventory.yaml, playbooks/check-ckpt.yaml, and the checkpoints under "
         "guests/. Ctrl-C here ends it."
     )
-    with suppress(KeyboardInterrupt):
+    try:
         while True:
             signal.pause()
+    except SignalledError as error:
+        if error.number != signal.SIGINT:
+            raise
 
 
 def _program() -> tuple[str, list[str]]:
@@ -187,42 +206,46 @@ def _place(folder: Path | None) -> Iterator[Path]:
 
 
 class _Signals:
-    """Turn the signals that end a program into exceptions, so that all is cleared up, and restore them in the end.
+    """Turn the signals that end a program into exceptions, so that all is cleared up; in the end none comes through.
 
-    What is raised anywhere may be swallowed there (by a bare `except` in somebody's import), so it is noted as well.
+    They are raised between `watch` and `ignore`, and only noted before. What is raised anywhere may be swallowed there
+    (by a bare `except` in somebody's import), so it is noted as well. Only one is raised: clearing up takes a while.
     """
 
     def __init__(self) -> None:
-        self._before = {number: signal.getsignal(number) for number in _ENDING}
+        # nohup's word stands
+        self._ours = [number for number in _ENDING if number != signal.SIGHUP or not _ignored(number)]
         self._came: int | None = None
+        self._raising = False
 
     def __enter__(self) -> Self:
-        self.watch()
+        self._take_over()
         return self
 
     def __exit__(self, *_: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
+        self.ignore()
 
     def watch(self) -> None:
         """Take the signals over, and raise what has come but got lost."""
-        for number, handler in self._before.items():
-            if number != signal.SIGHUP or handler != signal.SIG_IGN:  # nohup's word stands
-                signal.signal(number, self._note)
+        self._take_over()
+        self._raising = True
         if self._came is not None:
-            self._raise(self._came)
+            raise SignalledError(self._came)
 
     def ignore(self) -> None:
         """Let none of them come through."""
-        for number in self._before:
+        for number in self._ours:
             signal.signal(number, signal.SIG_IGN)
 
-    def _note(self, number: int, _frame: FrameType | None) -> None:
-        self._came = number
-        self._raise(number)
+    def _take_over(self) -> None:
+        for number in self._ours:
+            signal.signal(number, self._note)
 
-    @staticmethod
-    def _raise(number: int) -> NoReturn:
-        if number == signal.SIGINT:
-            raise KeyboardInterrupt
-        raise SystemExit(128 + number)
+    def _note(self, number: int, _frame: FrameType | None) -> None:
+        first, self._came = self._came is None, self._came or number
+        if first and self._raising:
+            raise SignalledError(number)
+
+
+def _ignored(number: int) -> bool:
+    return signal.getsignal(number) == signal.SIG_IGN

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from remoterun import hops
 from remoterun.cli.options import Format
 from remoterun.cli.output import write, write_json
+from remoterun.errors import clean
 from remoterun.model import LIMIT_NAMES, ExecWork, Job, Json, PayloadWork, Plan, ScriptWork, format_duration
 
 if TYPE_CHECKING:
@@ -20,8 +21,6 @@ SCHEMA = "remoterun/plan/1"
 def show_plan(plan: Plan, output: Format) -> int:
     """Print a plan in the chosen format and return the exit status."""
     if output is Format.TABLE:
-        from remoterun.report import clean
-
         write("\n".join(clean(line) for line in _lines(plan)) + "\n")
     else:
         write_json(plan_document(plan), indent=output.indent)

@@ -6,11 +6,11 @@ Standard output carries only the chosen format, errors included; everything for 
 from __future__ import annotations
 
 import json
-import os
 from typing import TYPE_CHECKING
 
-from remoterun.cli.output import EarlyInterruptError, OutputError, ReaderGoneError, tell, write
-from remoterun.errors import ConfigError, Problem
+from remoterun.cli.output import OutputError, ReaderGoneError, end_of, machine_format, tell, write_document
+from remoterun.cli.signals import SignalledError
+from remoterun.errors import ConfigError, Problem, clean
 from remoterun.model import RunStatus
 
 if TYPE_CHECKING:
@@ -18,23 +18,14 @@ if TYPE_CHECKING:
 
     from remoterun.cli.app import Command
 
-SIGPIPE_STATUS = 141
-SIGTERM_STATUS = 143
-
 
 def run(argv: Sequence[str], command: Command | None = None) -> int:
     """Run one command line and return its exit status; `command` is what runs, remoterun itself when left out."""
-    try:
-        return _run(argv, command)
-    except (ReaderGoneError, BrokenPipeError):
-        # The reader has what it wanted (`| head`). Python's own flush at exit would complain, so stdout becomes
-        # nothing.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        return SIGPIPE_STATUS
+    return end_of(lambda: _run(argv, command))
 
 
 def _run(argv: Sequence[str], command: Command | None) -> int:
-    from typer.exceptions import Abort, TyperException
+    from typer.exceptions import TyperException
 
     from remoterun.cli import app
 
@@ -42,60 +33,43 @@ def _run(argv: Sequence[str], command: Command | None) -> int:
         status = (command or app.command(argv)).main(list(argv), prog_name="remoterun", standalone_mode=False)
         return status if isinstance(status, int) else 0
     except ConfigError as error:
-        return _invalid(argv, error.problems)
+        return _end(argv, error.problems, RunStatus.INVALID)
     except TyperException as error:
-        return _invalid(argv, (Problem(message=error.format_message()),))
-    except (KeyboardInterrupt, EarlyInterruptError, Abort):
-        _say_problems(argv, (Problem(message="interrupted before anything was started"),), RunStatus.INTERRUPTED)
-        return RunStatus.INTERRUPTED.exit_code
-    except (ReaderGoneError, BrokenPipeError):
+        return _end(argv, (Problem(message=error.format_message()),), RunStatus.INVALID)
+    except SignalledError as error:
+        return _signalled(argv, error)
+    except (ReaderGoneError, OutputError):
         raise
-    except OutputError as error:
-        # What ran has run, but its result is lost: that is incomplete.
-        tell(f"remoterun: {error}\n")
-        return RunStatus.INCOMPLETE.exit_code
     except Exception as error:
-        if isinstance(error.__cause__, SystemExit):
-            # A signal that came while a class was being made: Python 3.11 wraps whatever is raised there.
-            raise error.__cause__ from None
+        if isinstance(error.__cause__, SignalledError):
+            # It came while a class was being made: Python 3.11 wraps whatever is raised there.
+            return _signalled(argv, error.__cause__)
         return _bug(argv, error)
 
 
-def machine_format(argv: Sequence[str]) -> str | None:
-    """Look for ``--output json`` or ``jsonl`` before anything is parsed: usage errors come in that format too."""
-    words = list(argv)
-    if "--" in words:
-        words = words[: words.index("--")]
-    found = None
-    for index, word in enumerate(words):
-        name, equals, value = word.partition("=")
-        if name in {"--output", "-o"} and not equals:
-            value = words[index + 1] if index + 1 < len(words) else ""
-        elif word.startswith("-o") and not word.startswith("--"):
-            value = word[2:].removeprefix("=")
-        elif name != "--output":
-            continue
-        # The last one counts, as it does once everything is parsed.
-        found = value if value in {"json", "jsonl"} else None
-    return found
+def _end(argv: Sequence[str], problems: Sequence[Problem], status: RunStatus) -> int:
+    """Tell problems, in the chosen format too, and return the exit status that belongs to them."""
+    from remoterun.report import dump, error_document
 
-
-def _invalid(argv: Sequence[str], problems: Sequence[Problem]) -> int:
-    _say_problems(argv, problems, RunStatus.INVALID)
-    return RunStatus.INVALID.exit_code
-
-
-def _say_problems(argv: Sequence[str], problems: Sequence[Problem], status: RunStatus) -> None:
-    from remoterun.report import clean, dump, error_document
-
+    lines = [clean(str(problem)) for problem in problems]
+    listed = "".join(f"\n  {line}" for line in lines)
+    tell(f"remoterun: {lines[0]}\n" if len(lines) == 1 else f"remoterun: nothing was started:{listed}\n")
     wanted = machine_format(argv)
     if wanted:
         document = error_document(problems, status=status)
-        write(dump(document) if wanted == "json" else json.dumps(document, allow_nan=False) + "\n")
-    lines = [clean(str(problem)) for problem in problems]
-    listed = "".join(f"\n  {line}" for line in lines)
-    text = f"remoterun: {lines[0]}\n" if len(lines) == 1 else f"remoterun: nothing was started:{listed}\n"
-    tell(text)
+        try:
+            write_document(dump(document) if wanted == "json" else json.dumps(document, allow_nan=False) + "\n")
+        except OutputError as error:
+            tell(f"remoterun: {error}\n")
+    return status.exit_code
+
+
+def _signalled(argv: Sequence[str], error: SignalledError) -> int:
+    """End for a signal; a hangup has no document, since it says that nobody is there any more."""
+    for status in (RunStatus.INTERRUPTED, RunStatus.TERMINATED):
+        if status.exit_code == error.status:
+            return _end(argv, (Problem(message=f"{status} before anything was started"),), status)
+    return error.status
 
 
 def _bug(argv: Sequence[str], error: Exception) -> int:
@@ -106,5 +80,4 @@ def _bug(argv: Sequence[str], error: Exception) -> int:
     with tempfile.NamedTemporaryFile("w", prefix="remoterun-bug-", suffix=".txt", delete=False) as file:
         file.write("".join(traceback.format_exception(error)))
     message = f"a bug in remoterun: {type(error).__name__}: {error}; the traceback is in {file.name}"
-    _say_problems(argv, (Problem(message=message),), RunStatus.ERROR)
-    return RunStatus.ERROR.exit_code
+    return _end(argv, (Problem(message=message),), RunStatus.ERROR)

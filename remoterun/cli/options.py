@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, fields
+from dataclasses import Field, dataclass, fields
 from enum import StrEnum
 from functools import wraps
 from inspect import Parameter, Signature, signature
@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 import typer
 
 from remoterun.api import Choice
-from remoterun.cli.output import EarlyInterruptError
-from remoterun.errors import ConfigError, Problem
+from remoterun.errors import ConfigError, Problem, nearest
 from remoterun.inventory import Overrides
-from remoterun.model import LIMIT_NAMES, parse_duration
+from remoterun.model import LIMIT_NAMES, RuleChanges, Severity, parse_duration
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -75,6 +74,17 @@ OutputOption = Annotated[
 
 def _option(panel: str, *names: str, help: str, **more: Any) -> Any:  # noqa: A002  # typer's own words
     return typer.Option(*names, help=help, rich_help_panel=panel, **more)
+
+
+SetOption = Annotated[list[str] | None, _option(_RUN, "--set", metavar="KEY=VALUE", help="A parameter of the payload.")]
+IgnoreOption = Annotated[
+    list[str] | None,
+    _option(_RUN, "--ignore", metavar="RULE", help="Let findings of this rule count for nothing; how many is told."),
+]
+SeverityOption = Annotated[
+    list[str] | None,
+    _option(_RUN, "--severity", metavar="RULE=LEVEL", help="Let this rule's findings be info, suspect or bad."),
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,7 +168,7 @@ class Flags:
         ),
     ] = False
 
-    def choice(self, *, params: Sequence[str] | None = None) -> Choice:
+    def choice(self, *, params: Sequence[str] | None = None, rules: RuleChanges | None = None) -> Choice:
         """Put the flags together as the API takes them.
 
         Raises:
@@ -169,6 +179,7 @@ class Flags:
             without=tuple(self.without or ()),
             only=tuple(self.only or ()),
             params=pairs(params, "--set"),
+            rules=rules or RuleChanges(),
             limits=limits(self.limit),
             env=pairs(self.env, "--env"),
             overrides=self.overrides(),
@@ -200,6 +211,15 @@ class Flags:
 
 def shared(function: Callable[..., int]) -> Callable[..., int]:
     """Give a command every flag of `Flags`, handed over as its argument `flags`."""
+    return sharing(*(item.name for item in fields(Flags)))(function)
+
+
+def sharing(*names: str) -> Callable[[Callable[..., int]], Callable[..., int]]:
+    """Give a command these flags of `Flags`, handed over as its argument `flags`; the others are as if not given."""
+    return lambda function: _with_flags(function, [item for item in fields(Flags) if item.name in names])
+
+
+def _with_flags(function: Callable[..., int], flags: Sequence[Field[Any]]) -> Callable[..., int]:
     hints = get_type_hints(function, include_extras=True)
     flag_hints = get_type_hints(Flags, include_extras=True)
     own = [
@@ -207,20 +227,37 @@ def shared(function: Callable[..., int]) -> Callable[..., int]:
     ]
     extra = [
         Parameter(item.name, Parameter.KEYWORD_ONLY, default=item.default, annotation=flag_hints[item.name])
-        for item in fields(Flags)
+        for item in flags
     ]
 
     @wraps(function)
     def command(**given: Any) -> int:  # typer hands over what the signature says
-        flags = Flags(**{item.name: given.pop(item.name) for item in fields(Flags)})
-        try:
-            return function(flags=flags, **given)
-        except KeyboardInterrupt:
-            raise EarlyInterruptError from None
+        return function(flags=Flags(**{item.name: given.pop(item.name) for item in flags}), **given)
 
     command.__signature__ = Signature([*own, *extra])  # type: ignore[attr-defined]
     command.__annotations__ = {item.name: item.annotation for item in (*own, *extra)}
     return command
+
+
+def rule_changes(ignore: Sequence[str] | None, severity: Sequence[str] | None) -> RuleChanges:
+    """Put --ignore and --severity together.
+
+    Raises:
+        ConfigError: when one of them is not of its form, or a rule stands in both.
+    """
+    problems: list[Problem] = []
+    levels: dict[str, Severity] = {}
+    for rule, level in pairs(severity, "--severity").items():
+        try:
+            levels[rule] = Severity(level)
+        except ValueError:
+            near = nearest(level, tuple(Severity))
+            problems.append(Problem(path=f"--severity {rule}", message=f"{level!r} is no severity", nearest=near))
+    both = [rule for rule in ignore or () if rule in levels]
+    problems += [Problem(path="--ignore", message=f"{rule} is given a --severity as well") for rule in both]
+    if problems:
+        raise ConfigError(problems)
+    return RuleChanges(ignore=tuple(ignore or ()), severity=levels)
 
 
 def pairs(texts: Sequence[str] | None, flag: str) -> dict[str, str]:

@@ -1,33 +1,90 @@
-"""Standard output: it carries the chosen format and nothing else, and its reader may leave at any time."""
+"""Standard output: it carries the chosen format and nothing else, and its reader may leave at any time.
+
+Loaded before everything else, so nothing that takes time is imported here.
+"""
 
 from __future__ import annotations
 
-import json
+import io
+import os
 import sys
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
+
+from remoterun.cli import signals
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from remoterun.model import Json
 
-
-class ReaderGoneError(Exception):
-    """Say that nobody reads standard output any more. Not an OSError: typer would turn that into exit status 1."""
+SIGPIPE_STATUS: Final = 141
 
 
-class EarlyInterruptError(Exception):
-    """Say that Ctrl-C came while no run was under way. Not a KeyboardInterrupt: typer would swallow that."""
+class ReaderGoneError(OSError):
+    """Say that nobody reads standard output any more. Without EPIPE: typer would turn that into exit status 1."""
 
 
-class OutputError(Exception):
+class OutputError(OSError):
     """Say that standard output can't be written: a full disk, mostly."""
 
 
 def no_output(error: Exception) -> ReaderGoneError | OutputError:
     """Tell a reader that has left from an output that can't be written."""
+    if isinstance(error, ReaderGoneError | OutputError):
+        return error
     if isinstance(error, BrokenPipeError):
         return ReaderGoneError()
     return OutputError(f"standard output cannot be written: {getattr(error, 'strerror', None) or error}")
+
+
+# --- the process's streams --------------------------------------------------------------------------------------------
+
+
+class _Descriptor(io.FileIO):
+    """Write to a descriptor, and say in words of our own what goes wrong, whoever writes: libraries have theirs."""
+
+    def write(self, data: object, /) -> int:
+        try:
+            return super().write(data)  # type: ignore[arg-type]  # whatever the buffer hands over
+        except OSError as error:
+            raise no_output(error) from error
+
+
+def open_streams() -> None:
+    """Take over standard output, and give closed standard streams somewhere to lead.
+
+    The numbers of closed ones would go to the next files that are opened. What was closed stays unreadable and
+    unwritable, which is told; but for standard error, which nobody has to hear.
+    """
+    for number, mode in ((0, os.O_WRONLY), (1, os.O_RDONLY), (2, os.O_WRONLY)):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, mode)
+    if sys.stdin is None:
+        sys.stdin = open(0, closefd=False)  # noqa: SIM115  # these live as long as the process
+    if sys.stderr is None:
+        sys.stderr = open(2, "w", closefd=False)  # noqa: SIM115
+    was = sys.stdout
+    sys.stdout = io.TextIOWrapper(
+        io.BufferedWriter(_Descriptor(1, "w", closefd=False)),
+        encoding=was.encoding if was else "utf-8",
+        errors=was.errors if was else "backslashreplace",
+        line_buffering=os.isatty(1),
+    )
+
+
+def settle_streams() -> None:
+    """Leave nothing in the standard streams that the interpreter would fail to write when it shuts down."""
+    for number, stream in ((1, sys.stdout), (2, sys.stderr)):
+        try:
+            stream.flush()
+        except (OSError, ValueError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), number)
+
+
+# --- what commands write ----------------------------------------------------------------------------------------------
 
 
 def tell(text: str) -> None:
@@ -51,6 +108,57 @@ def write(data: bytes | str) -> None:
         raise no_output(error) from error
 
 
+def write_document(data: bytes | str) -> None:
+    """Write the one document of a command, which says how it ended: no signal makes it two, or half of one.
+
+    Raises:
+        ReaderGoneError: when its reader has left.
+        OutputError: when it can't be written for another reason.
+    """
+    signals.finish()
+    write(data)
+    signals.ignore()
+
+
 def write_json(value: dict[str, Json], *, indent: int | None) -> None:
-    """Write one strict JSON document in ASCII."""
-    write(json.dumps(value, indent=indent, allow_nan=False) + "\n")
+    """Write the one document of a command as strict JSON in ASCII."""
+    import json
+
+    write_document(json.dumps(value, indent=indent, allow_nan=False) + "\n")
+
+
+def machine_format(argv: Sequence[str]) -> str | None:
+    """Look for ``--output json`` or ``jsonl`` before anything is parsed: usage errors come in that format too."""
+    words = list(argv)
+    if "--" in words:
+        words = words[: words.index("--")]
+    found = None
+    for index, word in enumerate(words):
+        name, equals, value = word.partition("=")
+        if name in {"--output", "-o"} and not equals:
+            value = words[index + 1] if index + 1 < len(words) else ""
+        elif word.startswith("-o") and not word.startswith("--"):
+            value = word[2:].removeprefix("=")
+        elif name != "--output":
+            continue
+        # The last one counts, as it does once everything is parsed.
+        found = value if value in {"json", "jsonl"} else None
+    return found
+
+
+# --- how commands end -------------------------------------------------------------------------------------------------
+
+
+def end_of(work: Callable[[], int]) -> int:
+    """Return the exit status of some work, also when standard output took no more of it."""
+    try:
+        return work()
+    except ReaderGoneError:
+        # It has what it wanted (`| head`).
+        return SIGPIPE_STATUS
+    except OutputError as error:
+        from remoterun.model import RunStatus
+
+        # What ran has run, but its result is lost: that is incomplete.
+        tell(f"remoterun: {error}\n")
+        return RunStatus.INCOMPLETE.exit_code

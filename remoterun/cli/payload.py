@@ -61,6 +61,7 @@ def show(
         document: dict[str, Json] = {
             "schema": SHOW_SCHEMA,
             **_summary(info),
+            "rules": list(info.rules),
             "params": [_param(param) for param in info.params],
         }
         write_json(document, indent=output.indent)
@@ -71,6 +72,8 @@ def show(
     write(f"needs   Python >= {info.python[0]}.{info.python[1]}{''.join(f', {name}' for name in info.requires)}\n")
     for limit, value in info.limits.items():
         write(f"limit   {limit} = {format_duration(value)}\n")
+    if info.rules:
+        write(f"rules   {len(info.rules)}, from {info.rules[0]} to {info.rules[-1]}, for --ignore and --severity\n")
     if info.params:
         write("\nparameters, given as --set NAME=VALUE or under `params:`\n")
     width = max((len(param.name) for param in info.params), default=0)

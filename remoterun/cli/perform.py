@@ -7,19 +7,19 @@ import os
 import shutil
 import signal
 import sys
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from remoterun.api import aplay
-from remoterun.cli.guard import SIGTERM_STATUS
+from remoterun.cli import signals
+from remoterun.cli.backlog import Backlog
 from remoterun.cli.options import Format, Showing
-from remoterun.cli.output import no_output, tell, write
+from remoterun.cli.output import no_output, tell, write, write_document
 from remoterun.console.outlet import Outlet
 from remoterun.events import OutcomeReady, TargetMoved
-from remoterun.model import Phase, Status
+from remoterun.model import Phase, RunStatus, Status
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from types import FrameType
 
     from remoterun.console import Console
     from remoterun.events import Event, OnEvent
@@ -28,53 +28,60 @@ if TYPE_CHECKING:
 _TICK_S = 0.5
 
 
-def perform(plan: Plan, showing: Showing, *, programs: bool = False) -> tuple[Run, int]:
+def perform(plan: Plan, showing: Showing, *, programs: bool = False, earlier: Run | None = None) -> tuple[Run, int]:
     """Run a plan to its end and print it; return the run and the exit status.
 
     `programs`: the plan runs a person's script or program, whose output is the result: it streams as it comes, and no
-    table follows.
+    table follows. `earlier`: what is known of a run that is taken up again.
     """
-    performance = _Performance(plan, showing, programs=programs)
+    performance = _Performance(plan, showing, programs=programs, earlier=earlier)
     run = performance.play()
     if performance.unwritable is not None:
         raise no_output(performance.unwritable)
-    _print(run, showing, programs=programs)
-    return run, SIGTERM_STATUS if performance.terminated else run.status.exit_code
+    print_run(run, showing, programs=programs)
+    return run, run.status.exit_code
 
 
 class _Performance:
     """Hold what one run on the command line needs besides the run itself."""
 
-    def __init__(self, plan: Plan, showing: Showing, *, programs: bool) -> None:
+    def __init__(self, plan: Plan, showing: Showing, *, programs: bool, earlier: Run | None) -> None:
+        from remoterun.history import Journal, default_folder
         from remoterun.runner import Control
 
         self._plan = plan
+        self._earlier = earlier
+        self._journal = Journal(default_folder(), lambda text: tell(f"remoterun: {text}\n"), earlier)
         self._showing = showing
         self._programs = programs
         self._pending: dict[str, None] = {}
-        self._interrupts = 0
+        self._interrupted = False
+        self._signal: int | None = None
         self._control = Control()
-        self.terminated = False
         self.unwritable: Exception | None = None
 
     def play(self) -> Run:
         """Run the plan under the display, with the signals in hand."""
         lines = Outlet(sys.stdout, on_broken=self._reader_gone) if self._showing.output is Format.JSONL else None
-        # What a slow reader has not taken by the end is waited for outside the loop, where Ctrl-C works as usual.
+        # What a slow reader has not taken by the end is waited for outside the loop.
         with self._console() as console:
             run = asyncio.run(self._play(console, lines))
+            signals.finish(self._signal)
         if lines is not None:
             lines.drain()
         return run
 
     async def _play(self, console: Console, lines: Outlet | None) -> Run:
-        with suppress(NotImplementedError):
-            self._catch_signals(console)
-        ticking = asyncio.create_task(_tick(console.tick, lines.pump if lines is not None else None))
+        self._catch_signals(console)
+        ticking = asyncio.create_task(_tick(console))
+        outlets = console.outlets if lines is None else (*console.outlets, lines)
+        backlog = Backlog(outlets, self._control, len({job.target.id for job in self._plan.jobs}))
         try:
-            return await aplay(self._plan, self._listener(console, lines), self._control)
+            return await aplay(self._plan, self._listener(console, lines, backlog), self._control, self._earlier)
         finally:
+            backlog.close()
             ticking.cancel()
+            self._journal.close()
 
     def _console(self) -> Console:
         from remoterun.console import Console
@@ -91,16 +98,18 @@ class _Performance:
             on_output_closed=self._reader_gone if streams_out else None,
         )
 
-    def _listener(self, console: Console, lines: Outlet | None) -> OnEvent:
+    def _listener(self, console: Console, lines: Outlet | None, backlog: Backlog) -> OnEvent:
         if lines is not None:
             from remoterun.report import event_line
 
         def listen(event: Event) -> None:
+            self._journal(event)
             self._note(event)
             console(event)
             line = event_line(event) if lines is not None else None
             if line is not None and lines is not None:
                 lines.write(line)
+            backlog.note(getattr(event, "target", ""))
 
         return listen
 
@@ -118,40 +127,42 @@ class _Performance:
                 self._pending.pop(outcome.target, None)
 
     def _catch_signals(self, console: Console) -> None:
+        """Cancel the run on a signal; not by `loop.add_signal_handler`, whose handlers end before the result is out."""
         loop = asyncio.get_running_loop()
-        control = self._control
 
-        def interrupt() -> None:
-            self._interrupts += 1
-            if self._interrupts == 1:
-                console.cancelling()
-                control.cancel()
+        def handle(number: int, _frame: FrameType | None) -> None:
+            self._signal = number
+            if loop.is_closed():
+                return
+            if number == signal.SIGTERM:
+                loop.call_soon_threadsafe(self._control.cancel, RunStatus.TERMINATED)
             else:
-                console.left(tuple(self._pending))
-                control.abort()
+                loop.call_soon_threadsafe(self._interrupt, console)
 
-        def terminate() -> None:
-            self.terminated = True
-            control.cancel()
+        signals.handle(handle)
 
-        loop.add_signal_handler(signal.SIGINT, interrupt)
-        loop.add_signal_handler(signal.SIGTERM, terminate)
+    def _interrupt(self, console: Console) -> None:
+        if self._interrupted:
+            console.left(tuple(self._pending))
+            self._control.abort()
+        else:
+            self._interrupted = True
+            console.cancelling()
+            self._control.cancel()
 
 
-async def _tick(*calls: Callable[[], None] | None) -> None:
+async def _tick(console: Console) -> None:
     while True:
         await asyncio.sleep(_TICK_S)
-        for call in calls:
-            if call is not None:
-                call()
+        console.tick()
 
 
-def _print(run: Run, showing: Showing, *, programs: bool) -> None:
+def print_run(run: Run, showing: Showing, *, programs: bool) -> None:
     """Print the run in the chosen format."""
     if showing.output is Format.JSON:
         from remoterun.report import to_json
 
-        write(to_json(run))
+        write_document(to_json(run))
     elif showing.output is Format.TABLE and programs:
         from remoterun.report import short_summary
 

@@ -10,7 +10,7 @@ import typer
 
 from remoterun.api import Project
 from remoterun.cli.dryrun import show_plan
-from remoterun.cli.options import Flags, shared, word
+from remoterun.cli.options import Flags, IgnoreOption, SetOption, SeverityOption, rule_changes, shared, word
 from remoterun.cli.perform import perform
 from remoterun.errors import ConfigError
 from remoterun.model import ExecWork, ScriptWork
@@ -22,14 +22,14 @@ _SCRIPT_MAX = 16 << 20
 def play(
     name: Annotated[str, typer.Argument(metavar="PLAYBOOK", help="A playbook of the project, or a payload.")],
     *,
-    set_: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="A parameter of the payload.", rich_help_panel="The run"),
-    ] = None,
+    set_: SetOption = None,
+    ignore: IgnoreOption = None,
+    severity: SeverityOption = None,
     flags: Flags,
 ) -> int:
     """Run a playbook or a payload on targets and show what it found."""
-    plan = Project.load(flags.project).plan_play(name, flags.choice(params=set_))
+    choice = flags.choice(params=set_, rules=rule_changes(ignore, severity))
+    plan = Project.load(flags.project).plan_play(name, choice)
     return show_plan(plan, flags.output) if flags.dry_run else perform(plan, flags.showing())[1]
 
 

@@ -13,13 +13,13 @@ from __future__ import annotations
 
 import os
 import time
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, Self, TextIO
 
 from remoterun.console.board import Board
 from remoterun.console.outlet import Outlet, leads_to_terminal, same_place
 from remoterun.console.programs import Programs
 from remoterun.console.screen import Screen
+from remoterun.errors import clean
 from remoterun.events import (
     Logged,
     OutcomeReady,
@@ -30,10 +30,10 @@ from remoterun.events import (
     TargetMoved,
 )
 from remoterun.report.table import outcome_line
-from remoterun.report.text import Page, Span, cells, clean, last_lines, pad, plural
+from remoterun.report.text import Page, Span, cells, last_lines, pad, plural
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
     from types import TracebackType
 
     from remoterun.events import Event
@@ -101,8 +101,12 @@ class Console:
         self._board = Board()
         self._programs = Programs((), terminals=self._terminals, color=color)
         self._painted_at = float("-inf")
-        self._held: list[str] | None = None
         self._mid_line = False
+
+    @property
+    def outlets(self) -> tuple[Outlet, ...]:
+        """Return where its bytes go: one place, or two."""
+        return (self._err,) if self._out is self._err else (self._err, self._out)
 
     @property
     def output_closed(self) -> bool:
@@ -170,19 +174,6 @@ class Console:
         else:
             text = "left; confirmed as ended on every target"
         self._say([Span(text, "warn")])
-
-    @contextmanager
-    def paused(self) -> Iterator[None]:
-        """Keep the terminal free for a question to the user; what there is to say meanwhile follows afterwards."""
-        held: list[str] = []
-        self._held = held
-        if self._screen:
-            self._screen.erase(self._size()[0])
-        try:
-            yield
-        finally:
-            self._held = None
-            self._above("".join(held))
 
     # --- events -------------------------------------------------------------------------------------
 
@@ -253,15 +244,13 @@ class Console:
             self._screen = None
 
     def _above(self, text: str) -> None:
-        if self._held is not None:
-            self._held.append(text)
-        elif self._screen:
+        if self._screen:
             self._paint(text)
         else:
             self._err.text(text)
 
     def _refresh(self) -> None:
-        if self._screen and self._held is None and self._clock() - self._painted_at >= _FRAME_S:
+        if self._screen and self._clock() - self._painted_at >= _FRAME_S:
             self._paint()
 
     def _paint(self, above: str = "") -> None:

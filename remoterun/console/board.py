@@ -6,6 +6,7 @@ from collections import Counter, deque
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
+from remoterun.errors import clean
 from remoterun.model import (
     ExecWork,
     Outcome,
@@ -19,7 +20,6 @@ from remoterun.report.text import (
     Line,
     Span,
     cells,
-    clean,
     clip,
     human_bytes,
     human_count,

@@ -12,14 +12,12 @@ if TYPE_CHECKING:
 
 # POLLOUT promises room for this much in a pipe, so that a write of it does not block (pipe(7)); POSIX's minimum is 512.
 _SURE_BYTES: Final = select.PIPE_BUF
-MAX_PENDING_BYTES: Final = 64 << 20
-"""How much is held for a slow reader before writing waits for it."""
 
 
 class Outlet:
     """Write bytes to a standard stream.
 
-    Whoever reads a pipe may pause for minutes (a pager does): bytes then wait here, up to `MAX_PENDING_BYTES`, and go
+    Whoever reads a pipe may pause for minutes (a pager does): bytes then wait here, as many as `waiting` tells, and go
     on their way with later writes, `pump` or `drain`. A stream that is closed or broken swallows everything, which
     `broken` tells.
     """
@@ -29,20 +27,23 @@ class Outlet:
         self.broken = False
         self._on_broken = on_broken
         self._stream = stream
-        self._pipe = _pipe_of(stream)
+        self.pipe = _pipe_of(stream)
         self._pending = bytearray()
+
+    @property
+    def waiting(self) -> int:
+        """Tell how many bytes its reader has not made room for yet."""
+        return len(self._pending)
 
     def write(self, data: bytes) -> None:
         """Write bytes, or keep them until the reader of a pipe has room."""
         if self.broken or not data:
             return
-        if self._pipe is None:
+        if self.pipe is None:
             self._attempt(lambda: self._write_now(data))
             return
         self._pending += data
         self.pump()
-        if len(self._pending) > MAX_PENDING_BYTES:
-            self.drain()
 
     def text(self, text: str) -> None:
         """Write text in the stream's encoding; what that lacks becomes a question mark."""
@@ -68,13 +69,13 @@ class Outlet:
 
     def _send(self, patience_ms: int | None) -> None:
         """Write what is waiting, as long as the pipe has room within a time (None: for ever)."""
-        if self._pipe is None or not self._pending:
+        if self.pipe is None or not self._pending:
             return
         poll = select.poll()
-        poll.register(self._pipe, select.POLLOUT)
+        poll.register(self.pipe, select.POLLOUT)
         sent = 0
         while sent < len(self._pending) and poll.poll(patience_ms):
-            sent += os.write(self._pipe, self._pending[sent : sent + _SURE_BYTES])
+            sent += os.write(self.pipe, self._pending[sent : sent + _SURE_BYTES])
         del self._pending[:sent]
 
     def _attempt(self, action: Callable[[], None]) -> None:

@@ -6,7 +6,8 @@ import re
 from codecs import getincrementaldecoder
 from typing import TYPE_CHECKING, Final
 
-from remoterun.report.text import ESCAPES, cells, clean, pad
+from remoterun.errors import ESCAPES, clean
+from remoterun.report.text import cells, pad
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
@@ -35,7 +36,7 @@ def safe_text(text: str, *, color: bool, keep: str = "\t") -> str:
 
 
 def _plain(text: str, keep: str) -> str:
-    text = ESCAPES.sub("", text)
+    text = re.sub(ESCAPES, "", text)
     return "".join(char if char.isprintable() or char in keep else clean(char) for char in text)
 
 

@@ -6,7 +6,7 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from remoterun.inventory import words
+from remoterun.errors import show
 from remoterun.inventory.endpoints import Endpoint, parse_endpoint
 from remoterun.inventory.overrides import inner_user
 from remoterun.inventory.selection import is_glob
@@ -56,7 +56,7 @@ def recognise(text: str, hosts: Mapping[str, Host]) -> AdHoc | None:
     if known is not None and known.address != endpoint.address:
         place = f"{known.key}{slash}{guest}"
         raise ValueError(
-            f"{words.show(text)}: {known.key} is a host of the inventory at {known.address}; "
+            f"{show(text)}: {known.key} is a host of the inventory at {known.address}; "
             f"write {place} to use what is said there, or the address itself"
         )
     return AdHoc(key=key, endpoint=endpoint, guest=inner)

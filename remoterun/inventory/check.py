@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Generic, TypeVar, Union, get
 
 from pydantic import BaseModel, ValidationError
 
-from remoterun.errors import Problem, nearest
-from remoterun.inventory.words import show
+from remoterun.errors import Problem, nearest, show
 from remoterun.records import dataclass
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from remoterun.errors import nearest
+from remoterun.errors import nearest, show
 from remoterun.inventory import words
 from remoterun.inventory.settings import Login
 from remoterun.records import dataclass
@@ -41,7 +41,7 @@ def parse_endpoint(text: str) -> Endpoint:
     if match := _BRACKETED.fullmatch(place):
         address, port = match["address"], match["port"]
         if ":" not in address:
-            raise ValueError(f"{words.show(text)}: only an IPv6 address stands in brackets")
+            raise ValueError(f"{show(text)}: only an IPv6 address stands in brackets")
     elif place.count(":") == 1:
         address, _, port = place.partition(":")
     else:
@@ -61,7 +61,7 @@ def parse_port(text: str) -> int:
     """
     number = int(text) if re.fullmatch(r"[0-9]{1,5}", text) else 0
     if not 1 <= number <= words.HIGHEST_PORT:
-        raise ValueError(f"{words.show(text)} is not a port: write a number from 1 to {words.HIGHEST_PORT}")
+        raise ValueError(f"{show(text)} is not a port: write a number from 1 to {words.HIGHEST_PORT}")
     return number
 
 
@@ -116,7 +116,7 @@ def _outside(text: str, defaults: Login, known: Iterable[str]) -> Host:
         near = " or ".join(nearest(text, known))
         guess = f"; did you mean {near}?" if near else ""
         elsewhere = "for another machine write user@address"
-        raise ValueError(f"the inventory has no host {words.show(text)} to jump through ({elsewhere}){guess}")
+        raise ValueError(f"the inventory has no host {show(text)} to jump through ({elsewhere}){guess}")
     endpoint = parse_endpoint(text)
     login = Login(user=endpoint.user, port=endpoint.port, jump=()).over(defaults)
     return login.host(text, endpoint.address, jump=None)

@@ -6,15 +6,14 @@ from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from remoterun.errors import ConfigError, Problem
+from remoterun.errors import ConfigError, Problem, show
 from remoterun.inventory import adhoc, words
 from remoterun.inventory.endpoints import jump_chain
-from remoterun.inventory.files import read_bytes
 from remoterun.inventory.overrides import Flags, Overrides
 from remoterun.inventory.selection import Index, build_index
 from remoterun.inventory.settings import Login, Settings
 from remoterun.records import dataclass
-from remoterun.store import remember
+from remoterun.store import read_bytes, remember
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -160,7 +159,7 @@ class _Selecting:
     def named_before(self, found: AdHoc) -> frozenset[str]:
         """Return a target that was brought in before."""
         if found.id not in self._outside:
-            raise ValueError(f"{words.show(found.id)} is not among the targets that are selected")
+            raise ValueError(f"{show(found.id)} is not among the targets that are selected")
         return frozenset({found.id})
 
     def finish(self, chosen: frozenset[str]) -> tuple[Target, ...]:

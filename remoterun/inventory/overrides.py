@@ -6,15 +6,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from remoterun.errors import ConfigError, Problem
+from remoterun.errors import ConfigError, Problem, show
 from remoterun.inventory import words
 from remoterun.inventory.endpoints import split_jump
 from remoterun.inventory.settings import Login, Settings, check_guest
 from remoterun.records import dataclass
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from typing import Self
+    from collections.abc import Callable
 
     from remoterun.inventory.settings import Become, GuestHop
     from remoterun.model import Host, Target
@@ -44,35 +43,6 @@ class Overrides:
     host_key: tuple[str, ...] | None = None
     ssh_config: str | None = None
     jump: str | None = None
-
-    @classmethod
-    def of(
-        cls,
-        *,
-        venv: str | None = None,
-        python: str | None = None,
-        user: str | None = None,
-        port: int | None = None,
-        identity_file: Sequence[str] | None = None,
-        known_hosts: Sequence[str] | None = None,
-        host_key: Sequence[str] | None = None,
-        jump: str | None = None,
-        hop: str | None = None,
-        become: str | None = None,
-    ) -> Self:
-        """Build overrides from what a command line gives; an empty list is not said."""
-        return cls(
-            venv=venv,
-            python=python,
-            user=user,
-            port=port,
-            identity_file=tuple(identity_file) if identity_file else None,
-            known_hosts=tuple(known_hosts) if known_hosts else None,
-            host_key=tuple(host_key) if host_key else None,
-            jump=jump,
-            hop=hop,
-            become=become,
-        )
 
     def checked(self) -> Flags:
         """Return the flags as the nearest layer of settings, with absolute paths.
@@ -182,14 +152,14 @@ def _port(number: int) -> int:
 def _hop(text: str) -> GuestHop:
     hops: dict[str, GuestHop] = {"pct": "pct", "lxc": "lxc"}
     if text not in hops:
-        raise ValueError(f"{words.show(text)} is no way into a guest: write pct or lxc")
+        raise ValueError(f"{show(text)} is no way into a guest: write pct or lxc")
     return hops[text]
 
 
 def _become(text: str) -> Become:
     ways: dict[str, Become] = {"sudo": "sudo", "none": "none"}
     if text not in ways:
-        raise ValueError(f"{words.show(text)} is no way to become root: write sudo or none")
+        raise ValueError(f"{show(text)} is no way to become root: write sudo or none")
     return ways[text]
 
 

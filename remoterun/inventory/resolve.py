@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 
-from remoterun.errors import ConfigError, Problem
+from remoterun.errors import ConfigError, Problem, show
 from remoterun.inventory import words
 from remoterun.inventory.check import check
 from remoterun.inventory.endpoints import MOST_JUMPS, jump_chain, split_jump
@@ -144,9 +144,9 @@ class _Resolver:
 
     def _take(self, taken: dict[str, str], name: str, path: tuple[Part, ...], owner: str) -> None:
         if words.VMID.fits(name):
-            self._report(path, f"the name {words.show(name)} looks like a VMID: choose another")
+            self._report(path, f"the name {show(name)} looks like a VMID: choose another")
         if name in taken:
-            self._report(path, f"the name {words.show(name)} is taken ({taken[name]}): choose another")
+            self._report(path, f"the name {show(name)} is taken ({taken[name]}): choose another")
         taken.setdefault(name, f"by {owner}")
 
     # --- hosts ---

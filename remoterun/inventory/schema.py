@@ -24,9 +24,10 @@ from pydantic import (
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, core_schema
 
+from remoterun.errors import show
 from remoterun.inventory import words
 from remoterun.inventory.settings import Become, GuestHop, Settings
-from remoterun.model import HopKind, Json, Limits, parse_duration
+from remoterun.model import HopKind, Json, Limits, RuleChanges, Severity, parse_duration
 from remoterun.records import dataclass
 
 DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
@@ -59,7 +60,7 @@ def _nothing_as_mapping(value: object) -> object:
 
 def _text_duration(value: object) -> object:
     if not isinstance(value, str):
-        raise ValueError(f"{words.show(value)} is not {words.DURATION.what}: {words.DURATION.rule}")
+        raise ValueError(f"{show(value)} is not {words.DURATION.what}: {words.DURATION.rule}")
     return value
 
 
@@ -85,6 +86,7 @@ Pattern: TypeAlias = Annotated[str, Vetted(words.PATTERN)]
 Duration: TypeAlias = Annotated[
     str, BeforeValidator(_text_duration, json_schema_input_type=str), Vetted(words.DURATION)
 ]
+Rule: TypeAlias = Annotated[str, Vetted(words.RULE)]
 Port: TypeAlias = Annotated[int, Field(ge=1, le=words.HIGHEST_PORT)]
 Bound: TypeAlias = Annotated[int, Field(ge=1, le=1000)]
 Names: TypeAlias = Annotated[list[Name], Field(min_length=1), _one_or_more(Name)]
@@ -275,6 +277,22 @@ class InventoryFile(FileModel):
     groups: dict[Name, Group] | None = Field(default=None, description="named sets of targets")
 
 
+class RulesFile(FileModel):
+    """Say what findings of single rules count for, by the rule's id."""
+
+    ignore: Annotated[list[Rule], Field(min_length=1), _one_or_more(Rule)] | None = Field(
+        default=None, description="rules whose findings count for nothing; records still say how many there were"
+    )
+    severity: dict[Rule, Literal["info", "suspect", "bad"]] | None = Field(
+        default=None, description="severities in place of the rules' own"
+    )
+
+    def changes(self) -> RuleChanges:
+        """Return what is said."""
+        severity = {rule: Severity(value) for rule, value in (self.severity or {}).items()}
+        return RuleChanges(ignore=tuple(self.ignore or ()), severity=severity)
+
+
 class StepFile(FileModel):
     """Run one payload."""
 
@@ -284,6 +302,9 @@ class StepFile(FileModel):
     params: Values | None = Field(
         default=None,
         description="parameters by name; {var: NAME} or {var: NAME, default: VALUE} takes the target's variable",
+    )
+    rules: RulesFile | None = Field(
+        default=None, description="what findings of single rules count for: {ignore: [CK054], severity: {CK120: info}}"
     )
     env: Env | None = Field(default=None, description="environment variables of the payload; values are text")
     limits: LimitsFile | None = Field(default=None, description="time limits of this step")

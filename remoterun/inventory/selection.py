@@ -7,8 +7,7 @@ from fnmatch import fnmatchcase
 from itertools import chain
 from typing import TYPE_CHECKING, Final
 
-from remoterun.errors import ConfigError, Problem, nearest
-from remoterun.inventory.words import show
+from remoterun.errors import ConfigError, Problem, nearest, show
 from remoterun.records import dataclass
 
 if TYPE_CHECKING:

@@ -9,9 +9,8 @@ import re
 from pathlib import Path
 from typing import Final
 
+from remoterun.errors import show
 from remoterun.records import dataclass
-
-_LONGEST_SHOWN: Final = 60
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,6 +109,11 @@ PAYLOAD: Final = Word(
     pattern=r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}(@[=0-9.]{1,40})?",
     rule="write its name, or name@version such as check-ckpt@1, check-ckpt@1.2 or check-ckpt@=1.2.0",
 )
+RULE: Final = Word(
+    what="a rule's id",
+    pattern=r"[A-Za-z][A-Za-z0-9_-]{0,63}",
+    rule="use letters, digits, '_' and '-', a letter first, such as CK054",
+)
 PATTERN: Final = Word(
     what="a pattern of targets",
     pattern=rf"{_PRINTABLE}{{1,400}}",
@@ -122,14 +126,6 @@ RESERVED: Final = frozenset({"all", "none"})
 HIGHEST_PORT: Final = 65535
 LONGEST_WORD: Final = 131_071
 """The kernel's limit for one NAME=value (MAX_ARG_STRLEN, less its closing NUL)."""
-
-
-def show(value: object) -> str:
-    """Write a value as a user may see it: quoted, escaped, shortened, never with a control character."""
-    if value is None or isinstance(value, bool):
-        return {None: "nothing", True: "true", False: "false"}[value]
-    text = repr(value[: _LONGEST_SHOWN + 1] if isinstance(value, str) else value)
-    return text if len(text) <= _LONGEST_SHOWN else f"{text[: _LONGEST_SHOWN - 3]}..."
 
 
 def check_env(name: str, value: str) -> None:

@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING, Final, NoReturn, TypeAlias
 
 import yaml
 
-from remoterun.errors import ConfigError, Problem
-from remoterun.inventory.files import read_bytes
-from remoterun.inventory.words import show
+from remoterun.errors import ConfigError, Problem, show
+from remoterun.store import read_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

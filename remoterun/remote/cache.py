@@ -81,9 +81,9 @@ def _mark(data: bytes, key: bytes) -> bytes:
 
 
 def empty_caches() -> tuple[int, int]:
-    """Remove everything that is kept; return how many packs were removed, and the bytes of all."""
+    """Remove everything that is kept, by payloads too; return how many packs were removed, and the bytes of all."""
     removed = freed = 0
-    for kind in ("packs", "code"):
+    for kind in ("packs", "code", "digests"):
         folder = cache_folder(kind)
         count, size = _shrink(folder, 0, 0, "") if folder is not None else (0, 0)
         removed += count if kind == "packs" else 0

@@ -221,6 +221,10 @@ class Payload:
         result["PATH"] = path
         if self._folder:
             result["REMOTERUN_FOLDER"] = self._folder
+        pack = self._request["pack"]
+        if isinstance(pack, dict) and not pack["cache"]:
+            # The payload is to leave no more behind than we do.
+            result["REMOTERUN_NO_CACHE"] = "1"
         mark = os.fsencode(MARKER), os.fsencode(self._key)
         # The mark stands first, where whoever sweeps finds it however large the rest is.
         exact = dict([mark])

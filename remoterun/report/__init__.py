@@ -5,11 +5,9 @@ from __future__ import annotations
 from remoterun.report.documents import document, dump, error_document, outcome_document, to_json
 from remoterun.report.jsonl import event_line
 from remoterun.report.schemas import error_schema, event_schema, run_schema
-from remoterun.report.table import short_summary, table, totals
-from remoterun.report.text import clean
+from remoterun.report.table import short_summary, table
 
 __all__ = [
-    "clean",
     "document",
     "dump",
     "error_document",
@@ -21,5 +19,4 @@ __all__ = [
     "short_summary",
     "table",
     "to_json",
-    "totals",
 ]

@@ -67,12 +67,9 @@ def outcome_document(outcome: Outcome) -> dict[str, Json]:
     }
 
 
-def error_document(
-    problems: Sequence[Problem], message: str | None = None, *, status: RunStatus = RunStatus.INVALID
-) -> dict[str, Json]:
-    """Tell why there is no run: every problem with its place, and `message`, or the only problem, in one sentence."""
-    if message is None:
-        message = str(problems[0]) if len(problems) == 1 else f"{len(problems)} problems; nothing was started"
+def error_document(problems: Sequence[Problem], *, status: RunStatus = RunStatus.INVALID) -> dict[str, Json]:
+    """Tell why there is no run: every problem with its place, and all in one sentence."""
+    message = str(problems[0]) if len(problems) == 1 else f"{len(problems)} problems; nothing was started"
     return {
         "schema": ERROR_SCHEMA,
         "remoterun": VERSION,

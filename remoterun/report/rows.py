@@ -5,11 +5,23 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Final
 
+from remoterun.errors import clean
 from remoterun.model import Finding, Json, Outcome, Severity
 from remoterun.records import dataclass
 from remoterun.report.documents import plain
 from remoterun.report.facts import digest, is_probe
-from remoterun.report.text import Page, Span, Style, cells, clean, clip, human_bytes, human_count, human_seconds, pad
+from remoterun.report.text import (
+    Page,
+    Span,
+    Style,
+    cells,
+    clip,
+    human_bytes,
+    human_count,
+    human_seconds,
+    pad,
+    plural,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -32,7 +44,10 @@ _VERDICT_STYLE: Final[dict[str, Style]] = {
     "unsupported": "warn",
     "bad": "bad",
     "in_progress": "hint",
+    "unchecked": "hint",
 }
+QUIET_VERDICTS: Final = ("ok", "unchecked")
+"""Verdicts of checkpoints that are left out when there are many."""
 
 # --- checkpoints ----------------------------------------------------------------------------------
 
@@ -86,6 +101,11 @@ def is_summary(record: Mapping[str, Json]) -> bool:
     return record.get("kind") == "summary"
 
 
+def is_series(record: Mapping[str, Json]) -> bool:
+    """Tell whether a record is check-ckpt's of a series of checkpoints, whose findings stand with these."""
+    return record.get("kind") == "series"
+
+
 def _name(record: Mapping[str, Json]) -> str:
     return clip(clean(scalar(record.get("name") or record.get("path") or "?")), 200)
 
@@ -106,9 +126,11 @@ def _field(record: Mapping[str, Json], label: str, key: str) -> str:
 
 
 def _checked(record: Mapping[str, Json]) -> str:
-    """Say how much was checked, when that is not all of it."""
+    """Say how much was checked, when that is not all of it and the verdict does not say so."""
     size, checked = record.get("bytes"), record.get("bytes_checked")
     if not isinstance(size, int) or not isinstance(checked, int) or checked >= size:
+        return ""
+    if record.get("verdict") == "unchecked" and not checked:
         return ""
     return f"only {human_bytes(checked)} of {human_bytes(size)} checked"
 
@@ -127,7 +149,9 @@ def checkpoint_row(page: Page, record: Mapping[str, Json], grid: Grid, *, verbos
     end = [Span("  "), Span(verdict, _VERDICT_STYLE.get(verdict, "bold"))]
     page.line(Span(f"{name}:", "bold"), Span(gap), *fields, *end, indent=2, hang=4)
     page.line(Span(_checked(record), "dim"), indent=4)
+    page.line(*_loaded(record, verbose=verbose), indent=4, hang=2)
     if verbose:
+        page.line(Span(_ignored([record]), "dim"), indent=4, hang=2)
         page.line(Span(_checkpoint_details(record), "dim"), indent=4, hang=2)
 
 
@@ -137,9 +161,51 @@ def _is_ill(record: Mapping[str, Json], label: str, key: str) -> bool:
 
 
 def _checkpoint_details(record: Mapping[str, Json]) -> str:
-    shown = {"kind", "name", "verdict", "findings", *(key for _, key in (*_COLUMNS, _RARE_COLUMN))}
+    shown = {"kind", "name", "verdict", "findings", "load", "ignored", *(key for _, key in (*_COLUMNS, _RARE_COLUMN))}
+    files = record.get("files")
+    if isinstance(files, list) and len(files) == 1:
+        shown.add("files")  # the path says it
     rest = {key: value for key, value in record.items() if key not in shown and value not in ([], None)}
     return pairs(rest)
+
+
+def _loaded(record: Mapping[str, Json], *, verbose: int) -> list[Span]:
+    """Tell what the loaders themselves say of a checkpoint, when they were asked."""
+    load = record.get("load")
+    if not isinstance(load, dict):
+        return []
+    version, accepted, error = load.get("torch"), load.get("accepted"), scalar(load.get("error"))
+    who = scalar(load.get("by")) if version is None else f"torch {scalar(version)}"
+    cost = f" ({scalar(load.get('seconds'), 'seconds')}, {scalar(load.get('rss_mib'))} MiB)" if verbose else ""
+    if accepted is True:
+        damaged, files = record.get("verdict") == "bad", record.get("files")
+        what = "its files" if isinstance(files, list) and len(files) > 1 else "it"
+        return [Span(f"{who} loads {what}{' all the same' if damaged else ''}{cost}", "warn" if damaged else "dim")]
+    return [Span(f"{who} refuses it: {error}{cost}" if accepted is False else f"not loaded: {error}{cost}", "dim")]
+
+
+def _ignored(records: Sequence[Mapping[str, Json]]) -> str:
+    """Count the findings that were ignored, by rule."""
+    counts: dict[str, int] = {}
+    for record in records:
+        ignored = record.get("ignored")
+        for rule, count in ignored.items() if isinstance(ignored, dict) else ():
+            if isinstance(count, int):
+                counts[rule] = counts.get(rule, 0) + count
+    told = [plural(count, f"finding of {rule}", f"findings of {rule}") for rule, count in sorted(counts.items())]
+    return f"ignored  {', '.join(told)}" if told else ""
+
+
+def sums_lines(page: Page, records: Sequence[Mapping[str, Json]]) -> None:
+    """Add what holds for many checkpoints: how many findings were ignored, how many verdicts are from earlier."""
+    own = [record for record in records if is_checkpoint(record)]
+    page.line(
+        Span(_ignored([*own, *filter(is_series, records), *filter(is_summary, records)]), "warn"), indent=2, hang=9
+    )
+    times = [scalar(record.get("checked_at")) for record in own if record.get("cached") is True]
+    if times:
+        earliest = f", checked {min(times)}{' and later' if len(set(times)) > 1 else ''}"
+        page.line(Span(f"cached   {len(times)} of {plural(len(own), 'checkpoint')}{earliest}", "dim"), indent=2, hang=9)
 
 
 # --- any record -----------------------------------------------------------------------------------
@@ -278,6 +344,12 @@ def finding_lines(page: Page, findings: Sequence[Finding], *, with_subject: bool
         page.line(Span(f"... and {len(ranked) - len(shown)} more; -v shows them", "dim"), indent=4)
 
 
+def _usually(finding: Finding) -> list[Span]:
+    """Say which severity a finding has where nobody has changed it."""
+    usual = finding.data.get("usual_severity")
+    return [Span(f" (usually {scalar(usual)})", "dim")] if isinstance(usual, str) else []
+
+
 def _finding_lines(page: Page, finding: Finding, widths: tuple[int, int], *, with_subject: bool, verbose: int) -> None:
     severity, rule = widths
     style = SEVERITY_STYLE[finding.severity]
@@ -292,6 +364,7 @@ def _finding_lines(page: Page, finding: Finding, widths: tuple[int, int], *, wit
         Span("  "),
         *subject,
         Span(finding.message),
+        *_usually(finding),
         indent=4,
         hang=hang,
     )

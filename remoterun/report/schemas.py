@@ -253,7 +253,8 @@ def _step() -> dict[str, Json]:
 
 def _run_status() -> dict[str, Json]:
     return _enum(
-        [status.value for status in RunStatus], "Incomplete beats findings beats ok; an interruption beats all."
+        [status.value for status in RunStatus],
+        "Incomplete beats findings beats ok; interrupted and terminated beat all.",
     )
 
 

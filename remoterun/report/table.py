@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
+from remoterun.errors import clean
 from remoterun.model import (
     Captured,
     ErrorInfo,
@@ -25,7 +26,6 @@ from remoterun.report.text import (
     Span,
     Style,
     cells,
-    clean,
     human_bytes,
     human_seconds,
     last_lines,
@@ -74,13 +74,6 @@ def short_summary(run: Run, *, width: int = 80, color: bool = False) -> str:
     return page.text()
 
 
-def totals(run: Run, *, color: bool = False) -> str:
-    """Write the one line that counts a run's outcomes: ``5 targets: 3 ok, 2 unreachable in 4.1 s``."""
-    page = Page(10_000, color=color)
-    page.line(*_totals(run))
-    return page.text()
-
-
 def outcome_line(outcome: Outcome) -> list[Span]:
     """Tell one outcome in one line, without its target: status, then the cause or the yield, then the time."""
     if outcome.error:
@@ -92,7 +85,8 @@ def outcome_line(outcome: Outcome) -> list[Span]:
 
 def _harvest(outcome: Outcome) -> list[str]:
     checkpoints = sum(map(rows.is_checkpoint, outcome.records))
-    others = len(outcome.records) - checkpoints - sum(map(rows.is_summary, outcome.records))
+    others = len(outcome.records) - checkpoints
+    others -= sum(rows.is_summary(record) or rows.is_series(record) for record in outcome.records)
     return [plural(count, noun) for count, noun in ((checkpoints, "checkpoint"), (others, "record")) if count]
 
 
@@ -213,12 +207,14 @@ def _records(page: Page, outcome: Outcome, grid: rows.Grid, *, verbose: int) -> 
     if outcome.error and outcome.records:
         page.line(Span(f"{' and '.join(_harvest(outcome)) or 'a summary'} had arrived:", "dim"), indent=2)
     _checkpoints(page, outcome, grid, findings, verbose=verbose)
-    others = [record for record in outcome.records if not rows.is_checkpoint(record) and not rows.is_summary(record)]
+    apart = [rows.is_checkpoint, rows.is_summary, *([] if verbose else [rows.is_series])]
+    others = [record for record in outcome.records if not any(is_one(record) for is_one in apart)]
     for record in others if verbose else others[: rows.MAX_RECORDS]:
         rows.record_lines(page, record, verbose=verbose)
     _left_out(page, 0 if verbose else len(others) - rows.MAX_RECORDS, "record")
     rest = [finding for group in findings.values() for finding in group]
     rows.finding_lines(page, rest, with_subject=True, verbose=verbose)
+    rows.sums_lines(page, outcome.records)
     for record in outcome.records:
         if rows.is_summary(record):
             rows.summary_line(page, record, verbose=verbose)
@@ -228,19 +224,21 @@ def _checkpoints(
     page: Page, outcome: Outcome, grid: rows.Grid, findings: dict[str, list[Finding]], *, verbose: int
 ) -> None:
     """Add the checkpoints' rows, each with its findings below, which are taken out of `findings`."""
-    shown = hidden = 0
+    shown, hidden = 0, []
     for record in outcome.records:
         if not rows.is_checkpoint(record):
             continue
-        if shown >= rows.MAX_ROWS and record.get("verdict") == "ok" and not verbose:
-            hidden += 1
+        verdict = record.get("verdict")
+        if shown >= rows.MAX_ROWS and verdict in rows.QUIET_VERDICTS and not verbose:
+            hidden.append(verdict)
             continue
         shown += 1
         rows.checkpoint_row(page, record, grid, verbose=verbose)
         name = record.get("name")
         own = findings.pop(name, []) if isinstance(name, str) else []
         rows.finding_lines(page, own, with_subject=False, verbose=verbose)
-    _left_out(page, hidden, "checkpoint that is ok", "checkpoints that are ok")
+    what = " or ".join(dict.fromkeys(map(str, hidden)))
+    _left_out(page, len(hidden), f"checkpoint that is {what}", f"checkpoints that are {what}")
 
 
 def _left_out(page: Page, count: int, noun: str, many: str | None = None) -> None:
@@ -371,7 +369,8 @@ def _totals(run: Run) -> list[Span]:
             )
     seconds = _seconds(run)
     spans += [Span(" "), Span(f"in {human_seconds(seconds)}", solid=True)] if seconds is not None else []
-    return [*spans, *([Span("; interrupted", "bad")] if run.status is RunStatus.INTERRUPTED else [])]
+    cut_short = run.status in {RunStatus.INTERRUPTED, RunStatus.TERMINATED}
+    return [*spans, *([Span(f"; {run.status}", "bad")] if cut_short else [])]
 
 
 def _severities(outcomes: Sequence[Outcome]) -> list[str]:

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Final, Literal, TypeAlias
 
+from remoterun.errors import clean
 from remoterun.model import Captured, Status
 from remoterun.records import dataclass
 
@@ -36,35 +37,6 @@ STATUS_STYLE: Final[dict[Status, Style]] = {
 }
 
 MAX_LINE: Final = 4000
-
-# --- cleaning -------------------------------------------------------------------------------------
-
-# ECMA-48: control sequences (CSI), control strings (OSC, DCS, SOS, PM, APC) and the short escapes, in their 7-bit and
-# 8-bit forms. A control string ends at its line's end at the latest, so that a torn one cannot swallow what follows.
-_CSI: Final = r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"
-_CONTROL_STRING: Final = r"(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f])[^\x07\x1b\x9c\r\n]*(?:\x07|\x1b\\|\x9c)?"
-_SHORT: Final = r"\x1b[ -/]*[0-~]?"
-ESCAPES: Final = re.compile(f"{_CSI}|{_CONTROL_STRING}|{_SHORT}")
-
-
-def clean(text: str) -> str:
-    """Take out whatever could move a cursor, recolour, reorder or hide: one line of visible characters remains.
-
-    Escape sequences go as wholes. Line breaks, tabs and odd blanks become spaces; control and format characters
-    (bidirectional overrides and zero-width ones are among these) vanish; a lone surrogate becomes U+FFFD.
-    """
-    if text.isprintable():
-        return text
-    return "".join(char if char.isprintable() else _substitute(char) for char in ESCAPES.sub("", text))
-
-
-def _substitute(char: str) -> str:
-    if char.isspace():
-        return " "
-    category = unicodedata.category(char)
-    if category == "Cs":
-        return "\ufffd"
-    return "" if category in {"Cc", "Cf"} else char
 
 
 def last_lines(captured: Captured, count: int) -> tuple[list[str], int]:

@@ -24,6 +24,7 @@ from remoterun.model import (
 )
 from remoterun.remote import wire
 from remoterun.runner.request import streams
+from remoterun.transports.session import Capture
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -38,34 +39,6 @@ _MAX_LOG: Final = 1000
 _VERDICT_RANK: Final = {"suspect": 1, "unsupported": 1, "bad": 2}
 # What a target may name as its problem; anything else it says is taken as damage.
 _TARGET_CODES: Final = frozenset({"python_too_old", "upload_damaged", "no_space", "start_failed", "payload_killed"})
-
-
-class Kept:
-    """Keep the head and the tail of a stream, whatever its length."""
-
-    def __init__(self, half: int) -> None:
-        self._half = half
-        self._head = bytearray()
-        self._tail = bytearray()
-        self._total = 0
-
-    def add(self, data: bytes) -> None:
-        """Take bytes in their order."""
-        self._total += len(data)
-        room = self._half - len(self._head)
-        if room > 0:
-            self._head += data[:room]
-            data = data[room:]
-        if data:
-            self._tail += data
-            # Cutting at twice the size keeps the cost per byte constant.
-            if len(self._tail) > 2 * self._half:
-                del self._tail[: len(self._tail) - self._half]
-
-    def captured(self, total: int | None = None) -> Captured:
-        """Return what was kept; `total` is the target's own count, where it kept part of the stream back."""
-        tail = bytes(self._tail[-self._half :])
-        return Captured(head=bytes(self._head), tail=tail, total=max(self._total, total or 0))
 
 
 class Collector:
@@ -83,7 +56,7 @@ class Collector:
         self._hash = hashlib.sha256()
         self._count = 0
         self._bytes = self._containers = 0
-        self._stdout, self._stderr = Kept(half), Kept(half)
+        self._stdout, self._stderr = Capture(head=half, tail=half), Capture(head=half, tail=half)
         self._error: Mapping[str, Json] | None = None
         self.facts: dict[str, Json] = {}
         self.records: list[Mapping[str, Json]] = []
@@ -222,12 +195,12 @@ class Collector:
     @property
     def stdout(self) -> Captured:
         """Return what was kept of the program's standard output."""
-        return self._stdout.captured(self._integer("stdout_total"))
+        return self._stdout.snapshot(self._integer("stdout_total"))
 
     @property
     def stderr(self) -> Captured:
         """Return what was kept of the program's standard error."""
-        return self._stderr.captured(self._integer("stderr_total"))
+        return self._stderr.snapshot(self._integer("stderr_total"))
 
     def _integer(self, name: str) -> int | None:
         value = (self.result or {}).get(name)

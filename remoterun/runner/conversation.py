@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from remoterun import hops
 from remoterun.errors import TargetError
 from remoterun.events import Event, TargetMoved
-from remoterun.model import Captured, Job, Phase, format_duration
+from remoterun.model import CacheWork, Captured, Job, Phase, format_duration
 from remoterun.remote import wire
 from remoterun.remote.stage0 import FOUND
 from remoterun.runner.collect import Collector
@@ -26,6 +27,13 @@ _MAX_MESSAGE: Final = 17 << 20
 # How long a target may take to confirm that everything is dead: TERM, grace, KILL, sweep, and the way back.
 CONFIRM_S: Final = 15.0
 _SIGNS_OF_LIFE: Final = frozenset({wire.HEARTBEAT, wire.HELLO, wire.NEED})
+# What a target may say before the payload's process is there; a result that is simply claimed is none.
+_EXPECTED: Final = MappingProxyType(
+    {
+        Phase.ENTER: frozenset({wire.HELLO, wire.PROBLEM}),
+        Phase.UPLOAD: frozenset({wire.NEED, wire.PROBLEM, wire.STARTED, wire.HEARTBEAT}),
+    }
+)
 # The target enforces `run` and `stall` itself; if it does not, this much later the controller does.
 _BACKSTOP_S: Final = 30.0
 
@@ -50,9 +58,13 @@ class Conversation:
         self._deadline = deadline
         self._moved_at = self._loop.time()
         self._overruled: TargetError | None = None
+        self._flows = asyncio.Event()
+        self._flows.set()
+        self._held_s = 0.0
         self._waiting_for = "enter"
         self._code_sent = False
         self.collector = Collector(job)
+        self.target = job.target.id
         self.phase = Phase.ENTER
         self.marks: dict[str, float] = {"enter": self._entered_at}
 
@@ -72,7 +84,7 @@ class Conversation:
         """
         from remoterun.transports import ConnectionLost
 
-        self._do(self._write(self._request.opening()))
+        self._do(self._write(self._request.opening))
         try:
             await self._listen_within("enter", self._job.limits.enter)
         except ConnectionLost as error:
@@ -90,8 +102,21 @@ class Conversation:
         """End the run on the target and wait for its confirmation; `error` becomes the outcome's, whatever arrives."""
         if self._overruled is None:
             self._overruled = error
-            self._do(self._write(self._request.frame(wire.CANCEL)))
+            self.go_on()
+            self._do(self._write(lambda: self._request.frame(wire.CANCEL)))
             self._wait_for("confirm", CONFIRM_S)
+
+    def hold(self) -> None:
+        """Read nothing more of a running payload until `go_on`: it waits then, when all between is full.
+
+        That is no silence of the target, so that only the limit `total` goes on; and the target is still pinged.
+        """
+        if self.phase is Phase.RUN and self._overruled is None:
+            self._flows.clear()
+
+    def go_on(self) -> None:
+        """Read again."""
+        self._flows.set()
 
     # --- listening ---
 
@@ -107,9 +132,13 @@ class Conversation:
                 raise error from None
             self.cancel(error)
             await self._listen_within("confirm", CONFIRM_S)
+        finally:
+            self._timer = None  # whoever cancels from here on comes too late
 
     async def _listen(self) -> None:
         while self.collector.result is None:
+            if not self._flows.is_set():
+                await self._held()
             data = await self._session.read()
             if not data:
                 self._decoder.close()
@@ -121,10 +150,20 @@ class Conversation:
                 # Noise is no sign of life: a job in the background may print for ever.
                 self._restart_wait()
 
+    async def _held(self) -> None:
+        begun = self._loop.time()
+        self._wait_for("held", None)
+        await self._flows.wait()
+        self._moved_at = self._loop.time()
+        self._held_s += self._moved_at - begun
+        self._restart_wait()
+
     def _take(self, frame: wire.Frame) -> None:
         if frame.stream not in (wire.LEG_STREAM, wire.SUPERVISOR_STREAM):
             # Each stream may hold the beginning of a message.
             raise TargetError("result_damaged", f"a frame came on the stream {frame.stream}, which nobody has")
+        if frame.kind not in _EXPECTED.get(self.phase, {frame.kind}) and not self._is_cache_result(frame):
+            raise TargetError("result_damaged", f"a message of the kind {frame.kind} came before anything was started")
         try:
             body = self._assembler.add(frame)
         except wire.WireError as error:
@@ -146,13 +185,17 @@ class Conversation:
             self._moved_at = self._loop.time()
         self._advance(frame.kind)
 
+    def _is_cache_result(self, frame: wire.Frame) -> bool:
+        """Tell whether this is the result of emptying the cache, for which nothing is started."""
+        return frame.kind == wire.RESULT and self.phase is Phase.UPLOAD and isinstance(self._job.work, CacheWork)
+
     def _advance(self, kind: int) -> None:
         if kind == wire.HELLO and self.phase is Phase.ENTER:
             self._session.entered()
             self._move(Phase.UPLOAD, "upload", self._job.limits.upload)
         elif kind == wire.NEED and self.phase is Phase.UPLOAD and not self._code_sent:
             self._code_sent = True
-            self._do(self._write(self._request.code()))
+            self._do(self._write(self._request.code))
         elif kind == wire.STARTED and self.phase is Phase.UPLOAD:
             self._move(Phase.RUN, "idle", self._job.limits.idle)
             self._do(self._ping())
@@ -175,9 +218,9 @@ class Conversation:
         if limit != "confirm":
             if self._deadline is not None:
                 due.append((self._deadline, "total"))
-            if self.phase is Phase.RUN and self._job.limits.run is not None:
-                due.append((self.marks["run"] + self._job.limits.run + _BACKSTOP_S, "run"))
-            if self.phase is Phase.RUN and self._job.limits.stall is not None:
+            if limit == "idle" and self._job.limits.run is not None:
+                due.append((self.marks["run"] + self._held_s + self._job.limits.run + _BACKSTOP_S, "run"))
+            if limit == "idle" and self._job.limits.stall is not None:
                 due.append((self._moved_at + self._job.limits.stall + _BACKSTOP_S, "stall"))
         when, self._waiting_for = min(due) if due else (None, limit)
         if self._timer is not None and not self._timer.expired():
@@ -235,18 +278,19 @@ class Conversation:
     def _do(self, work: Coroutine[None, None, None]) -> None:
         self._tasks.append(asyncio.create_task(work))
 
-    async def _write(self, data: bytes) -> None:
+    async def _write(self, make: Callable[[], bytes]) -> None:
+        """Write frames, which are numbered as they are made: one message after the other."""
         from remoterun.transports import SessionEnded
 
         # A far end that takes no more is heard of by the reader, which knows more about why.
         with suppress(SessionEnded):
             async with self._writes:
-                await self._session.write(data)
+                await self._session.write(make())
 
     async def _ping(self) -> None:
         while True:
             await asyncio.sleep(beat_s(self._job))
-            await self._write(self._request.frame(wire.PING))
+            await self._write(lambda: self._request.frame(wire.PING))
 
     async def _stop_tasks(self) -> None:
         for task in self._tasks:

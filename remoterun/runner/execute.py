@@ -19,6 +19,7 @@ from remoterun.model import (
     Phase,
     Plan,
     Run,
+    RunStatus,
     Status,
     judge,
 )
@@ -38,12 +39,17 @@ class Control:
     """Cancel a run from outside: `cancel` asks every target to end and confirm, `abort` leaves at once."""
 
     def __init__(self) -> None:
-        self.cancelled = False
+        self.ended_as: RunStatus | None = None
         self._active: dict[asyncio.Task[object], Conversation | None] = {}
 
-    def cancel(self) -> None:
-        """Start nothing more, end what runs, wait for the confirmations."""
-        self.cancelled = True
+    @property
+    def cancelled(self) -> bool:
+        """Tell whether the run has been ended from outside."""
+        return self.ended_as is not None
+
+    def cancel(self, status: RunStatus = RunStatus.INTERRUPTED) -> None:
+        """Start nothing more, end what runs, wait for the confirmations; the first one gives the run its status."""
+        self.ended_as = self.ended_as or status
         for task, conversation in list(self._active.items()):
             if conversation is None or conversation.phase is Phase.ENTER:
                 # Nothing was started there: a leg that finds its stdin at the end starts nothing.
@@ -51,9 +57,21 @@ class Control:
             else:
                 conversation.cancel(_cancelled())
 
+    def hold(self, target: str) -> None:
+        """Take nothing more from a target's program until `go_on`: nobody takes from us what it says."""
+        for conversation in self._active.values():
+            if conversation is not None and conversation.target == target:
+                conversation.hold()
+
+    def go_on(self) -> None:
+        """Take again from everybody who was held."""
+        for conversation in self._active.values():
+            if conversation is not None:
+                conversation.go_on()
+
     def abort(self) -> None:
         """Leave now: what is not confirmed stays unconfirmed."""
-        self.cancelled = True
+        self.ended_as = self.ended_as or RunStatus.INTERRUPTED
         for task in list(self._active):
             task.cancel()
 
@@ -240,20 +258,22 @@ def payload_of(job: Job) -> PayloadRef | None:
     return job.work.pack.ref if isinstance(job.work, PayloadWork) else None
 
 
-async def execute(plan: Plan, on_event: OnEvent, control: Control | None = None) -> Run:
+async def execute(plan: Plan, on_event: OnEvent, control: Control | None = None, earlier: Run | None = None) -> Run:
     """Carry out a plan and return its run: one outcome per job, in the plan's order.
 
-    Cancelling the task leaves at once. `control.cancel()` ends it in an orderly way: the run then comes back as
-    interrupted.
+    Jobs that have an outcome in `earlier`, the first part of the same run, are not done again. Cancelling the task
+    leaves at once. `control.cancel()` ends it in an orderly way: the run then comes back as
+    interrupted, or as what it was told.
     """
     from remoterun.transports import Pool
 
     control = control or Control()
-    started_at = _now()
+    started_at = earlier.started_at if earlier is not None else _now()
     on_event(RunStarted(plan=plan, started_at=started_at))
     packed = Packed()
     slots = asyncio.Semaphore(plan.targets_at_once)
     by_target: dict[str, list[Job]] = {}
+    known = {(outcome.target, outcome.step): outcome for outcome in (earlier.outcomes if earlier is not None else ())}
     for job in plan.jobs:
         by_target.setdefault(job.target.id, []).append(job)
     async with Pool() as pool:
@@ -262,6 +282,9 @@ async def execute(plan: Plan, on_event: OnEvent, control: Control | None = None)
             outcomes: list[Outcome] = []
             async with slots:
                 for job in jobs:
+                    if (job.target.id, job.step) in known:
+                        outcomes.append(known[job.target.id, job.step])
+                        continue
                     if control.cancelled or (outcomes and outcomes[-1].status not in _GOES_ON):
                         outcome = _not_started(job, cancelled=control.cancelled)
                     else:
@@ -274,8 +297,8 @@ async def execute(plan: Plan, on_event: OnEvent, control: Control | None = None)
 
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(one_target(jobs)) for jobs in by_target.values()]
-        done = [task.result() for task in tasks]
-    found = {(outcome.target, outcome.step): outcome for outcomes in done for outcome in outcomes}
+        results = [task.result() for task in tasks]
+    found = {(outcome.target, outcome.step): outcome for outcomes in results for outcome in outcomes}
     outcomes = tuple(found[job.target.id, job.step] for job in plan.jobs)
     run = Run(
         run_id=plan.run_id,
@@ -283,7 +306,7 @@ async def execute(plan: Plan, on_event: OnEvent, control: Control | None = None)
         playbook_sha256=plan.playbook_sha256,
         started_at=started_at,
         finished_at=_now(),
-        status=judge(outcomes, interrupted=control.cancelled),
+        status=judge(outcomes, ended_as=control.ended_as),
         outcomes=outcomes,
     )
     on_event(RunFinished(run=run))

@@ -70,8 +70,10 @@ class Request:
 
     def _secret(self) -> bytes:
         """Return a secret for this target alone: on another, one that it learns is worth nothing."""
-        target = self._job.target
-        return key_for("\0".join(("code", target.host.address, str(target.host.port), target.id, target.user or "")))
+        target, host = self._job.target, self._job.target.host
+        # Not the target's id: paths that are checked on one machine are targets by themselves.
+        place = (host.address, str(host.port), host.key, target.guest or "", target.user or "")
+        return key_for("\0".join(("code", *place)))
 
     def code(self) -> bytes:
         """Return the frames that carry the code."""

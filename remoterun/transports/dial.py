@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
-import signal
 import socket
 import threading
 from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 
-from remoterun.transports.local import kill, spawn
+from remoterun.transports.local import end, spawn
 from remoterun.transports.session import Capture
 
 if TYPE_CHECKING:
@@ -22,6 +21,7 @@ Address: TypeAlias = tuple[int, tuple[str, int] | tuple[str, int, int, int] | tu
 """An address family, and an address as sockets of that family take it."""
 
 _LAST_WORDS_S: Final = 0.3
+_GRACE_S: Final = 1.0
 
 _STAGGER_S: Final = 0.25
 """The next address is tried when one has not answered for this long (RFC 8305 recommends 250 ms)."""
@@ -158,5 +158,5 @@ class ProxyCommand(asyncio.SubprocessProtocol):
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._silent.wait(), _LAST_WORDS_S)
         finally:
-            kill(self._process, signal.SIGTERM)
+            await end(self._process, _GRACE_S)
         return self._said.snapshot().tail.decode(errors="replace").strip()

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 _CLOSE_S: Final = 0.5
+_LOOK_S: Final = 0.02
 
 
 async def spawn(
@@ -50,9 +51,33 @@ def _kill_late(starting: asyncio.Future[tuple[asyncio.SubprocessTransport, async
 def kill(process: asyncio.SubprocessTransport, number: signal.Signals) -> None:
     """Send a signal to everything in a program's process group, if it still runs, and close its pipes."""
     if process.get_returncode() is None:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.get_pid(), number)
+        _reaches(process.get_pid(), number)
     process.close()
+
+
+async def end(process: asyncio.SubprocessTransport, grace_s: float) -> None:
+    """End a program and all in its process group: SIGTERM, a time to obey, SIGKILL. Cancelled, it kills at once."""
+    loop, group = asyncio.get_running_loop(), process.get_pid()
+    # The group of a program that was waited for may be another's by now.
+    alive = process.get_returncode() is None and _reaches(group, signal.SIGTERM)
+    try:
+        give_up = loop.time() + grace_s
+        while alive and loop.time() < give_up:
+            await asyncio.sleep(_LOOK_S)
+            alive = _reaches(group, 0)
+    finally:
+        if alive:
+            _reaches(group, signal.SIGKILL)
+        process.close()
+
+
+def _reaches(group: int, number: int) -> bool:
+    """Send a signal to a process group, and tell whether there is one that takes it."""
+    try:
+        os.killpg(group, number)
+    except (ProcessLookupError, PermissionError):
+        return False
+    return True
 
 
 class LocalSession(Duplex):
@@ -134,9 +159,6 @@ class _Pipes:
 
     def write(self, data: bytes, /) -> None:
         _stdin(self._process).write(data)
-
-    def write_eof(self) -> None:
-        _stdin(self._process).close()
 
     def pause_reading(self) -> None:
         _stdout(self._process).pause_reading()

@@ -55,9 +55,6 @@ class Session(Protocol):
             ConnectionLost: the connection died.
         """
 
-    def write_eof(self) -> None:
-        """End the program's stdin behind everything written; may be called again."""
-
     async def read(self) -> bytes:
         """Return some bytes of stdout, or b"" at its end; for one reader at a time.
 
@@ -80,7 +77,7 @@ class Session(Protocol):
 
 
 class Capture:
-    """Collect a byte stream of any length in bounded memory: its head and its tail."""
+    """Collect a byte stream of any length in bounded memory: its head and its tail, of one byte at least."""
 
     def __init__(self, *, head: int = 32768, tail: int = 32768) -> None:
         self._head_bytes, self._tail_bytes = head, tail
@@ -93,12 +90,14 @@ class Capture:
         room = self._head_bytes - len(self._head)
         self._head += data[:room]
         self._tail += data[room:][-self._tail_bytes :]
+        # Cutting at twice the size keeps the cost per byte constant.
         if len(self._tail) > 2 * self._tail_bytes:
             del self._tail[: -self._tail_bytes]
 
-    def snapshot(self) -> Captured:
-        """Return what is kept so far."""
-        return Captured(head=bytes(self._head), tail=bytes(self._tail[-self._tail_bytes :]), total=self._total)
+    def snapshot(self, total: int | None = None) -> Captured:
+        """Return what is kept so far; `total` is the far side's own count, where it kept part of the stream back."""
+        tail = bytes(self._tail[-self._tail_bytes :])
+        return Captured(head=bytes(self._head), tail=tail, total=max(self._total, total or 0))
 
 
 class Wire(Protocol):
@@ -106,9 +105,6 @@ class Wire(Protocol):
 
     def write(self, data: bytes, /) -> None:
         """Take bytes for the program's stdin."""
-
-    def write_eof(self) -> None:
-        """End the program's stdin."""
 
     def pause_reading(self) -> None:
         """Stop delivering output."""
@@ -206,11 +202,6 @@ class Duplex:
                 self._wire.write(data[start : start + READ_BYTES])
             except BrokenPipeError as error:
                 raise SessionEnded("the program takes no more input") from error
-
-    def write_eof(self) -> None:
-        """End the program's stdin behind everything written."""
-        if not self._input_ended:
-            self._wire.write_eof()
 
     async def read(self) -> bytes:
         """Return some bytes of stdout, or b"" at its end."""

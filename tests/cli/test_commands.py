@@ -6,15 +6,13 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 import jsonschema
 import pytest
 
-from remoterun.cli import guard
 from remoterun.version import VERSION
-from tests.support.project import REMOTERUN, Project, Result, strict_json
+from tests.support.project import REMOTERUN, Project, Result, piped, strict_json
 
 INVENTORY = f"""\
 defaults: {{python: {sys.executable}}}
@@ -63,7 +61,7 @@ def test_play_does_not_parse_an_unchanged_inventory_again(project: Project) -> N
     words = project.argv("play", "hello", "--dry-run")[2:]
     code = (
         f"import sys; sys.argv = {words!r}\n"
-        "from remoterun.cli import run; run(sys.argv[1:]); sys.stderr.write(str(sorted(sys.modules)))"
+        "from remoterun.cli.guard import run; run(sys.argv[1:]); sys.stderr.write(str(sorted(sys.modules)))"
     )
     loaded = [
         subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stderr
@@ -180,31 +178,6 @@ def test_project_is_found_from_below(project: Project) -> None:
 
 
 def test_exec_into_a_closed_pipe(project: Project) -> None:
-    words = " ".join(f"'{word}'" for word in project.argv("exec", "--on", "here", "--", "yes"))
-    done = subprocess.run(
-        ["bash", "-c", f"{words} | head -n 2; echo ${{PIPESTATUS[0]}}"],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=True,
-    )
-    assert done.stdout == "y\ny\n141\n"
+    done = piped(project.argv("exec", "--on", "here", "--", "yes"), "head -n 2")
+    assert (done.stdout, done.status) == (b"y\ny\n", 141)
     assert "Traceback" not in done.stderr
-
-
-class Broken:
-    """Be a command line with a bug."""
-
-    def main(self, args: Sequence[str], *, prog_name: str, standalone_mode: bool) -> object:
-        """Fail as no command should."""
-        raise RuntimeError("broken on purpose")
-
-
-def test_a_bug_is_one_line_and_a_file(capsys: pytest.CaptureFixture[str]) -> None:
-    assert guard.run(["play", "hello", "--output", "json"], Broken()) == 4
-    told = capsys.readouterr()
-    assert told.err.count("\n") == 1
-    assert strict_json(told.out.encode())["status"] == "error"
-    path = Path(told.err.strip().rpartition(" ")[2])
-    assert "broken on purpose" in path.read_text("utf-8")
-    path.unlink()

@@ -38,12 +38,12 @@ def run(work: Awaitable[None]) -> None:
 
 async def one(pool: Pool, host: Host, number: int, together: asyncio.Barrier | None = None) -> int:
     """Run a session that echoes a number; with a barrier, only when all are open."""
-    async with pool.session(host, ["/bin/cat"], connect_s=LIMIT_S, enter_s=LIMIT_S, on_phase=Told()) as session:
+    argv = ["head", "-c", str(len(str(number)))]
+    async with pool.session(host, argv, connect_s=LIMIT_S, enter_s=LIMIT_S, on_phase=Told()) as session:
         session.entered()
         if together is not None:
             await together.wait()
         await session.write(b"%d" % number)
-        session.write_eof()
         got = b""
         while part := await session.read():
             got += part
@@ -213,7 +213,7 @@ def test_entering_is_bounded_and_waiting_for_it_burns_no_limit(keys: Keys) -> No
         await asyncio.sleep(0.2)
         inside -= 1
         remote.stdout.write(b"hello")
-        await remote.stdin.read()
+        await remote.stdin.read(1)
         remote.exit(0)
 
     async def work() -> None:
@@ -227,7 +227,7 @@ def test_entering_is_bounded_and_waiting_for_it_burns_no_limit(keys: Keys) -> No
                     await session.read()
                     session.entered()
                     session.entered()
-                    session.write_eof()
+                    await session.write(b"x")
                     await session.exit()
 
             await asyncio.gather(*(go(note) for note in told))

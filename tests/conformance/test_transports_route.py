@@ -7,6 +7,8 @@ import os
 import sys
 from pathlib import Path
 
+import psutil
+
 from remoterun.model import Host
 from remoterun.transports import Pool
 from tests.conformance.logins import greet, log_in, nowhere, refused, serve
@@ -175,6 +177,38 @@ def test_a_proxycommand_runs_in_a_session_of_its_own_and_may_talk_on_stderr(sshd
         return False
 
     asyncio.run(until(gone))
+
+
+# It takes its time to end when asked to, and what it has started does not end when asked to.
+STUBBORN = """
+import signal, subprocess, time
+left = subprocess.Popen(["sh", "-c", "trap '' TERM; echo up; sleep 600 & wait; sleep 600"], stdout=subprocess.PIPE)
+left.stdout.readline()
+def clear_up(*_):
+    time.sleep(0.2)
+    open(sys.argv[2] + ".cleared", "w").write(str(left.pid))
+    os._exit(0)
+signal.signal(signal.SIGTERM, clear_up)
+"""
+
+
+def test_a_proxycommand_may_clear_up_and_what_it_leaves_is_killed(sshd: StartSshd, tmp_path: Path) -> None:
+    server, config, relay, told = sshd(), tmp_path / "config", tmp_path / "relay.py", tmp_path / "told"
+    first, *rest = RELAY.strip().split("\n")
+    relay.write_text("\n".join((first, STUBBORN, *rest, "signal.pause()")))
+    config.write_text(f"Host box\n ProxyCommand {sys.executable} {relay} %p {told}\n HostKeyAlias 127.0.0.1\n")
+    known = server.known_hosts(f"127.0.0.1 {server.keys.public('host_ed25519')}")
+    log_in(server.host(address="box", ssh_config=str(config), jump=None, known_hosts=(known,)))
+    assert int(Path(f"{told}.cleared").read_text())
+    group = int(told.read_text())
+    asyncio.run(until(lambda: not any(_runs_in(group, process) for process in psutil.process_iter())))
+
+
+def _runs_in(group: int, process: psutil.Process) -> bool:
+    try:
+        return os.getpgid(process.pid) == group and process.status() != psutil.STATUS_ZOMBIE
+    except (ProcessLookupError, psutil.NoSuchProcess):
+        return False
 
 
 def test_a_proxycommand_that_fails_is_quoted(tmp_path: Path) -> None:

@@ -3,24 +3,37 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 from remoterun.errors import CODES
 from remoterun.model import Limits, Status, format_duration
-from remoterun.payloads.check_ckpt.rules.catalogue import RULES
+from remoterun.payloads.check_ckpt.rules.catalogue import GROUPS, RULES
+from remoterun.payloads.check_ckpt.rules.rule import Rule
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
+CHECK_CKPT = DOCS.parent / "remoterun/payloads/check_ckpt"
+MANIFEST = CHECK_CKPT / "payload.toml"
 
 COMMANDS = (
     (),
     ("play",),
+    ("check",),
     ("run",),
     ("exec",),
+    ("runs",),
+    ("show",),
+    ("resume",),
+    ("rerun",),
+    ("history",),
+    ("history", "gc"),
     ("inventory",),
     ("inventory", "list"),
     ("inventory", "check"),
@@ -107,45 +120,163 @@ def help_of(words: tuple[str, ...]) -> str:
     return "\n".join(line.rstrip() for line in done.stdout.strip().splitlines())
 
 
+# --- the rules of check-ckpt ------------------------------------------------------------------------------------------
+
+TIERS = {
+    "header": "names, headers and metadata, without reading the data",
+    "scan": "the one pass over all bytes",
+    "series": "the comparison with other checkpoints of the same training",
+}
+TOLD = {
+    "what": "What",
+    "why": "Why it matters",
+    "how": "How it is found",
+    "guards": "Guards against false alarms",
+}
+ANCHOR = re.compile(r"[^a-z0-9 _-]")
+
+
 def rules_page() -> str:
-    """Build docs/rules.md from the rules of check-ckpt and what is said of them."""
+    """Build docs/rules.md from the rules of check-ckpt and what is said of them.
+
+    Raises:
+        ValueError: when something about a rule is not said.
+    """
+    gaps = rule_gaps()
+    if gaps:
+        raise ValueError("; ".join(gaps))
     return "\n".join(_rules()) + "\n"
 
 
-def _rules() -> Iterator[str]:
-    yield "# Rules of check-ckpt"
-    yield ""
-    yield "Every finding carries one of these ids."
-    yield "A rule's id is never used again for something else."
-    yield "A checkpoint's verdict is its highest finding; `in_progress` and `unsupported` are verdicts of their own."
-    yield "Nothing that was not checked is called ok: `bytes_checked` and `unchecked` of a record say what was."
-    yield "This page is generated: `python -m tests.docs.generate`."
-    texts = sorted((DOCS.parent / "remoterun/payloads/check_ckpt/rules/texts").glob("*.toml"))
-    told = {name: about for path in texts for name, about in tomllib.loads(path.read_text("utf-8")).items()}
-    for name, rule in sorted(RULES.items()):
-        about = told[name]
-        kind = "proof" if about["proof"] else "judgement"
-        yield ""
-        yield f"## {name}: {about['title']}"
-        yield ""
-        yield f"Severity {rule.severity}; {kind}; seen in the {about['tier']}; since {about['since']}."
-        for word, key in (
-            ("What", "what"),
-            ("Why it matters", "why"),
-            ("How it is found", "how"),
-            ("Guards", "guards"),
-        ):
-            yield ""
-            yield f"**{word}.** {about[key]}"
-        yield ""
-        yield f"**What to do.** {rule.next_step}"
+def rule_gaps() -> list[str]:
+    """Return what rules and their texts lack, or have too much."""
+    return [gap for group in GROUPS for gap in gaps_of(group)]
 
+
+def gaps_of(group: ModuleType) -> Iterator[str]:
+    """Yield what the rules of a group lack."""
+    file, told = _texts_file(group).name, rule_texts(group)
+    yield from (f"{file} tells of {name}, which is no rule of its group" for name in told if name not in group.RULES)
+    for name, rule in group.RULES.items():
+        about = told.get(name, {})
+        texts = {key: about.get(key) for key in ("title", "since", *TOLD)} | {"next step": rule.next_step}
+        yield from (f"{file}: {name} lacks {key}" for key, text in texts.items() if not _is_text(text))
+        if about.get("tier") not in TIERS:
+            yield f"{file}: {name} has no tier of {', '.join(TIERS)}"
+        if not isinstance(about.get("proof"), bool):
+            yield f"{file}: {name} does not say whether it is proof"
+        if about.keys() - {"title", "since", "tier", "proof", *TOLD}:
+            yield f"{file}: {name} says more than the page shows"
+
+
+def _is_text(text: object) -> bool:
+    return isinstance(text, str) and text.strip() == text and text != ""
+
+
+def rule_texts(group: ModuleType) -> dict[str, dict[str, Any]]:
+    """Return what is said of the rules of a group, by id."""
+    file = _texts_file(group)
+    return tomllib.loads(file.read_text("utf-8")) if file.exists() else {}
+
+
+def _texts_file(group: ModuleType) -> Path:
+    return CHECK_CKPT / "rules/texts" / f"{group.__name__.rpartition('.')[2]}.toml"
+
+
+def _rules() -> Iterator[str]:
+    yield RULES_HEAD
+    groups = [group for group in GROUPS if group.RULES]
+    for group in groups:
+        yield ""
+        yield f"**{_title(group)}**"
+        yield ""
+        yield "| id | rule | severity | seen in | kind | since |"
+        yield "| --- | --- | --- | --- | --- | --- |"
+        for name, rule in sorted(group.RULES.items()):
+            about = rule_texts(group)[name]
+            link = f"[{about['title']}](#{ANCHOR.sub('', _heading(name, about).lower()).replace(' ', '-')})"
+            yield f"| {name} | {link} | {rule.severity} | {about['tier']} | {_kind(about)} | {about['since']} |"
+    for group in groups:
+        yield ""
+        yield f"## {_title(group)}"
+        for name, rule in sorted(group.RULES.items()):
+            yield from _rule(name, rule, rule_texts(group)[name])
+
+
+def _rule(name: str, rule: Rule, about: Mapping[str, Any]) -> Iterator[str]:
+    yield ""
+    yield f"### {_heading(name, about)}"
+    yield ""
+    yield f"Severity {rule.severity}; {_kind(about)}; seen in {TIERS[about['tier']]}; since {about['since']}."
+    for key, title in TOLD.items():
+        yield ""
+        yield f"**{title}.** {about[key]}"
+    yield ""
+    yield f"**What to do.** {rule.next_step}"
+
+
+def _title(group: ModuleType) -> str:
+    return re.split(r"[.;]", group.__doc__ or "")[0]
+
+
+def _heading(name: str, about: Mapping[str, Any]) -> str:
+    return f"{name}: {about['title']}"
+
+
+def _kind(about: Mapping[str, Any]) -> str:
+    return "proof" if about["proof"] else "judgement"
+
+
+RULES_HEAD = f"""\
+# Rules of check-ckpt
+
+Every finding carries one of these ids.
+A rule's id is never used again for something else.
+This page is generated: `python -m tests.docs.generate`.
+
+A checkpoint's verdict is its highest finding: `bad`, `suspect`, or `ok` with nothing above `info`.
+Three verdicts are of their own: `in_progress` (still being written, which fails no run), `unsupported` (its values
+could not be checked, which counts as suspect) and `unchecked` (with `deep: false`: headers only, and nothing in them).
+Nothing that was not checked is called ok: `bytes_checked` and `unchecked` of a record say what was.
+
+The severity of a rule is what its findings usually have; where a case is milder or worse, the text says so.
+A rule is *proof* when what it finds cannot be in a sound checkpoint, and *judgement* when it may have another cause.
+Rules are seen in
+
+{chr(10).join(f"- `{tier}`: {text}" + ("." if tier == "series" else ";") for tier, text in TIERS.items())}
+
+## Ignoring rules and changing severities
+
+A step of a playbook says which findings count for nothing, and which for more or less than usual:
+
+```yaml
+steps:
+  - payload: check-ckpt
+    rules: {{ignore: [CK028], severity: {{CK120: suspect}}}}
+```
+
+`--ignore CK028` and `--severity CK120=suspect` of `remoterun play` and `remoterun check` do the same, and beat the
+playbook.
+Ignored findings are counted in the record's `ignored` (`{{"CK028": 1}}`); the data of one with another severity than
+usual has its `usual_severity`.
+Ignoring damage makes nothing readable: a checkpoint whose values could not be checked is then `unsupported`, not `ok`.
+
+## All rules"""
 
 PAGES = {"errors.md": errors_page, "limits.md": limits_page, "rules.md": rules_page, "cli.md": cli_page}
 
 
+def manifest() -> str:
+    """Return check-ckpt's manifest with the list of its rules, which the controller knows from there alone."""
+    names = [f'"{name}"' for name in sorted(RULES)]
+    lines = [", ".join(names[at : at + 10]) for at in range(0, len(names), 10)]
+    listed = "rules = [\n" + "".join(f"  {line},\n" for line in lines) + "]"
+    return re.sub(r"^rules = \[[^\]]*\]$", listed, MANIFEST.read_text("utf-8"), flags=re.MULTILINE)
+
+
 def main() -> None:
-    """Write every generated page."""
+    """Write every generated page, and the list of rules in the manifest of check-ckpt."""
+    MANIFEST.write_text(manifest(), "utf-8")
     for name, build in PAGES.items():
         (DOCS / name).write_text(build(), "utf-8")
 

@@ -16,10 +16,13 @@ from pathlib import Path
 
 import pytest
 
+from remoterun.catalog import Catalog
 from remoterun.model import CacheWork, ExecWork, Outcome, Pack, PayloadWork, Status
 from tests.support.here import ENDS, packed, payload, play
 from tests.support.lab.pythons import pythons
 
+# Written long before any test runs: what was just changed is not remembered.
+CHECKPOINTS = Path(__file__).parents[2] / "remoterun/lab/data/201"
 oldest_and_newest = pytest.mark.parametrize("python", ENDS)
 
 
@@ -244,6 +247,27 @@ def test_gc_empties_both_caches(home: Home) -> None:
     assert outcome.records == ({"kind": "cache", "removed": 2, "freed": held},)
     assert home.files() == {}
     assert home.play(CacheWork()).records == ({"kind": "cache", "removed": 0, "freed": 0},)
+
+
+def test_what_a_payload_remembers_goes_too(home: Home) -> None:
+    info = Catalog.load(None).find("check-ckpt")
+    params = info.check_params({"root": str(CHECKPOINTS), "depth": 2}, where="params")
+    work = PayloadWork(pack=info.pack(), params=params)
+
+    def cached(*, use_cache: bool = True) -> list[bool]:
+        records = home.play(work, use_cache=use_cache).records
+        return ["cached" in record for record in records if record["kind"] == "checkpoint"]
+
+    digests = home.folder / ".cache/remoterun/digests"
+    assert cached(use_cache=False) == [False, False]
+    assert not digests.exists()
+    assert cached() == [False, False]
+    assert cached() == [True, True]
+    assert cached(use_cache=False) == [False, False]
+    assert _modes(next(digests.iterdir())) == [0o600, 0o700, 0o700]
+    home.play(CacheWork())
+    assert list(digests.iterdir()) == []
+    assert cached() == [False, False]
 
 
 @oldest_and_newest

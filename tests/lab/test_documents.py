@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import subprocess
 from pathlib import Path
 
 import jsonschema
@@ -11,7 +10,7 @@ import pytest
 
 from remoterun import report
 from tests.support.lab import Lab, LabHost, guest, wait_for
-from tests.support.project import Project, end, strict_json, write_project
+from tests.support.project import Project, end, piped, strict_json, write_project
 
 SLOW = """\
 import time
@@ -140,38 +139,25 @@ def test_sigterm_ends_in_order(project: Project, host: LabHost) -> None:
     process = project.start("play", "slow", "--on", "documents/200", "--output", "json")
     wait_for(lambda: len(host.guest(200).processes()) >= 3, "leg, supervisor and payload")
     result = end(process, signal.SIGTERM)
-    assert result.status == 143, result
+    assert result.status == result.document["exit_code"] == 143, result
+    assert result.document["status"] == "terminated"
+    jsonschema.validate(result.document, report.run_schema())
     assert result.outcome("documents/200")["status"] == "cancelled"
 
 
 @pytest.mark.lab
 def test_head_ends_it_without_a_traceback(project: Project, host: LabHost) -> None:
-    words = " ".join(f"'{word}'" for word in project.argv("play", "slow", "--on", "documents/200", "--output", "jsonl"))
-    done = subprocess.run(
-        ["bash", "-c", f"{words} | head -n 3; echo ${{PIPESTATUS[0]}}"],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=True,
-    )
-    *lines, status = done.stdout.splitlines()
-    assert status == "141", done
-    assert len(lines) == 3
+    done = piped(project.argv("play", "slow", "--on", "documents/200", "--output", "jsonl"), "head -n 3")
+    assert done.status == 141, done
+    assert len(done.stdout.splitlines()) == 3
     assert "Traceback" not in done.stderr
     wait_for(lambda: not host.guest(200).processes(), "the guest to be empty")
 
 
 @pytest.mark.lab
 def test_table_into_a_closed_pipe(project: Project) -> None:
-    words = " ".join(f"'{word}'" for word in project.argv("play", "weird", "--on", "documents/200"))
-    done = subprocess.run(
-        ["bash", "-c", f"{words} | true; echo ${{PIPESTATUS[0]}}"],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=True,
-    )
-    assert done.stdout.strip() in {"141", "0"}
+    done = piped(project.argv("play", "weird", "--on", "documents/200"), "exec 0<&-")
+    assert done.status == 141, done
     assert "Traceback" not in done.stderr
 
 

@@ -87,9 +87,6 @@ class MemorySession:
             raise self.broken
         self.written += data
 
-    def write_eof(self) -> None:
-        """End nothing: the test reads `written`."""
-
     async def read(self) -> bytes:
         data = await self._incoming.get()
         if isinstance(data, Exception):

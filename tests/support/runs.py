@@ -78,7 +78,7 @@ def captured(data: bytes) -> Captured:
     return Captured(head=data, total=len(data))
 
 
-def run_of(*outcomes: Outcome, finished_at: str = "2026-03-01T02:30:02.100Z", interrupted: bool = False) -> Run:
+def run_of(*outcomes: Outcome, finished_at: str = "2026-03-01T02:30:02.100Z", ended_as: RunStatus | None = None) -> Run:
     """Make a run of outcomes."""
     return Run(
         run_id="0195bc5e7a0c",
@@ -86,7 +86,7 @@ def run_of(*outcomes: Outcome, finished_at: str = "2026-03-01T02:30:02.100Z", in
         playbook_sha256="a1" * 32,
         started_at="2026-03-01T02:00:00.000Z",
         finished_at=finished_at,
-        status=judge(outcomes, interrupted=interrupted),
+        status=judge(outcomes, ended_as=ended_as),
         outcomes=outcomes,
     )
 
@@ -237,7 +237,7 @@ def golden_files() -> dict[str, bytes]:
     return {
         "run-1.json": to_json(run),
         "events-1.jsonl": b"".join(event_line(event) or b"" for event in events_of(run)),
-        "error-1.json": dump(error_document(PROBLEMS, "2 problems; nothing was started")),
+        "error-1.json": dump(error_document(PROBLEMS)),
         "table-80.txt": table(run, width=80, color=False).encode(),
         "table-140.txt": table(run, width=140, color=False).encode(),
         "table-80-verbose.txt": table(run, width=80, color=False, verbose=2).encode(),

@@ -50,6 +50,7 @@ def test_everything_a_manifest_can_say(tmp_path: Path) -> None:
 entry = "sample:run"
 python = ">=3.10"
 requires = ["torch", "a.b"]
+rules = ["SM001", "too-big"]
 [limits]
 run = "none"
 stall = "90s"
@@ -66,6 +67,7 @@ var = "checkpoints"
     assert (info.name, info.version, info.description, info.origin) == ("sample", "1.2.3", "A sample.", "project")
     assert (info.path, info.package, info.entry, info.program) == (folder, "sample", "sample:run", None)
     assert (info.python, info.requires, info.include) == ((3, 10), ("torch", "a.b"), ("*.json",))
+    assert info.rules == ("SM001", "too-big")
     assert dict(info.limits) == {"run": None, "stall": 90.0}
     (root,) = info.params
     assert (root.name, root.type, root.default, root.help, root.var) == ("root", "path", "/w", "Where.", "checkpoints")
@@ -115,6 +117,9 @@ def test_all_problems_of_all_manifests_come_at_once(tmp_path: Path) -> None:
         ('entry = "sample:run"\nrequires = "torch"', "requires", "expected a list, got str"),
         ('entry = "sample:run"\nrequires = ["torch>=2"]', "requires", "not the name of a Python module"),
         ('entry = "sample:run"\nrequires = [5]', "requires[0]", "expected a string"),
+        ('entry = "sample:run"\nrules = ["S1", "S 2"]', "rules[1]", "no id of a rule"),
+        ('entry = "sample:run"\nrules = ["S1", "S1"]', "rules[1]", "twice"),
+        ('entry = "sample:run"\nrules = ["S1"]\n[params.rules]\ntype = "json"', "params.rules", "another name"),
         ('entry = "sample:run"\n[limits]\nrun = 30', "limits.run", "not a duration"),
         ('entry = "sample:run"\n[pack]\nincldue = []', "pack.incldue", "unknown key"),
         ('entry = "sample:run"\nparams = 5', "params", "expected a table"),
@@ -190,7 +195,7 @@ def test_the_version_in_a_folders_name_must_be_the_manifests(tmp_path: Path) -> 
         (b"a = " + b"[" * 100_000, None, "not TOML"),
         (b"a = " + b"9" * 10_000, None, "not TOML"),
         (b"\xff\xfe", None, "not UTF-8"),
-        (b"#" * (16 * 1024 * 1024 + 1), None, "bigger than"),
+        (b"#" * (16 * 1024 * 1024 + 1), None, "larger than"),
     ],
 )
 def test_what_is_no_toml_is_one_problem(tmp_path: Path, manifest: bytes, line: int | None, words: str) -> None:
@@ -202,7 +207,7 @@ def test_what_is_no_toml_is_one_problem(tmp_path: Path, manifest: bytes, line: i
 def test_a_manifest_that_is_a_folder_is_a_problem(tmp_path: Path) -> None:
     (tmp_path / "payload.toml").mkdir()
     (problem,) = problems_in(tmp_path)
-    assert "can't be read" in problem.message
+    assert "cannot be read: Is a directory" in problem.message
 
 
 # --- inline blocks ----------------------------------------------------------------------------------------------------

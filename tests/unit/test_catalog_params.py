@@ -36,6 +36,8 @@ type = "bool"
 [params.wait]
 type = "duration"
 max = "1h"
+[params.since]
+type = "moment"
 [params.room]
 type = "size"
 min = "1KiB"
@@ -92,6 +94,11 @@ def problems_of(info: PayloadInfo, **given: Json) -> dict[str | None, Problem]:
         ("deep", False, False),
         ("wait", "500ms", 0.5),
         ("wait", "1h", 3600.0),
+        ("since", "7d", -604800.0),
+        ("since", "1970-01-02", 86400.0),
+        ("since", "1970-01-02 00:30", 88200.0),
+        ("since", "1970-01-01T00:00:10Z", 10.0),
+        ("since", "1970-01-01T02:00:00+02:00", 0.0),
         ("room", "10GiB", 10 * 1024**3),
         ("room", "1.5 MB", 1_500_000),
         ("room", "1025B", 1025),
@@ -117,7 +124,7 @@ def test_a_value_of_the_right_type_is_taken(sample: PayloadInfo, name: str, valu
         ("root", 5, "expected a string, got int 5"),
         ("text", "\ud800", "surrogate"),
         ("count", "5", "expected an int, got str '5'"),
-        ("count", True, "expected an int, got bool True"),
+        ("count", True, "expected an int, got bool true"),
         ("count", 5.0, "expected an int"),
         ("count", 0, "smallest allowed, 1"),
         ("count", 11, "largest allowed, 10"),
@@ -134,6 +141,11 @@ def test_a_value_of_the_right_type_is_taken(sample: PayloadInfo, name: str, valu
         ("wait", "none", "finite duration"),
         ("wait", "2h", "largest allowed, 3,600"),
         ("wait", "9" * 400 + "d", "not a duration"),
+        ("since", 7, "expected a time"),
+        ("since", "yesterday", "neither an age"),
+        ("since", "2026-02-30", "is no date"),
+        ("since", "1969-12-31", "before 1970"),
+        ("since", "0001-01-01T00:00:00+14:00", "before 1970"),
         ("room", 1024, "expected a size"),
         ("room", "10G", "expected a size"),
         ("room", "1.5B", "whole number of bytes"),
@@ -221,6 +233,7 @@ def test_a_targets_variable_supplies_the_default(tmp_path: Path) -> None:
         ("ratio", "1e-3", 0.001),
         ("deep", "true", True),
         ("wait", "30s", "30s"),
+        ("since", "2026-07-31", "2026-07-31"),
         ("room", "10GiB", "10GiB"),
         ("mode", "fast", "fast"),
         ("names", "", []),
@@ -308,7 +321,7 @@ def test_any_json_arrives_as_it_was(sample: PayloadInfo, value: Json) -> None:
     | st.lists(st.integers() | st.text(), max_size=3)
     | st.binary(),
     name=st.sampled_from(
-        ["root", "text", "count", "ratio", "deep", "wait", "room", "mode", "names", "sizes", "anything"]
+        ["root", "text", "count", "ratio", "deep", "wait", "since", "room", "mode", "names", "sizes", "anything"]
     ),
 )
 def test_any_value_is_taken_or_refused_but_nothing_else(sample: PayloadInfo, value: Json, name: str) -> None:

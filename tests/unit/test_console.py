@@ -349,24 +349,6 @@ def test_a_resized_terminal_gets_lines_of_its_new_width() -> None:
         assert seen.rows[-1] == "check-ckpt  0 of 40 done  0:01"
 
 
-def test_a_question_to_the_user_has_the_terminal_for_itself() -> None:
-    clock = Clock()
-    with terminal() as tty, Console(tty.stream, is_terminal=True, clock=clock) as console:
-        console(started(plan_of("kpro6/200", "kpro6/201")))
-        with console.paused():
-            asked = tty.text()
-            clock.now = 5.0
-            console(done())
-            console.tick()
-            assert tty.text() == asked
-            assert screen_of(tty).rows == []
-        assert screen_of(tty).rows == [
-            "kpro6/200  ok  4.1 s",
-            "queued  kpro6/201",
-            "check-ckpt  1 of 2 done  1 ok  0:05",
-        ]
-
-
 def test_several_programs_scroll_above_the_live_display_without_their_escapes() -> None:
     with terminal() as tty, Console(tty.stream, output=tty.stream, is_terminal=True, clock=Clock()) as console:
         console(started(exec_plan("kpro6/200", "kpro6/201")))

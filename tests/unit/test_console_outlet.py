@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, TextIO
 
 import pytest
 
-from remoterun.console import outlet as module
 from remoterun.console.outlet import Outlet, same_place
 
 if TYPE_CHECKING:
@@ -95,17 +94,19 @@ def test_a_closed_stream_is_broken_too() -> None:
     assert outlet.broken
 
 
-def test_more_than_can_be_held_waits_for_the_reader() -> None:
-    size = module.MAX_PENDING_BYTES + (1 << 20)
+def test_writing_never_waits_and_what_waits_is_told() -> None:
+    size = 100 << 20
     with pipe() as (reader, stream):
+        outlet = Outlet(stream)
+        outlet.write(b"z" * size)
+        in_the_pipe = size - outlet.waiting
+        assert 0 < in_the_pipe <= 1 << 20
         got: list[int] = []
         thread = threading.Thread(target=lambda: got.append(len(read_all(reader, size))))
         thread.start()
-        outlet = Outlet(stream)
-        outlet.write(b"z" * size)
         outlet.drain()
         thread.join(60)
-        assert got == [size]
+        assert (got, outlet.waiting) == ([size], 0)
 
 
 def test_files_get_bytes_in_order_with_what_the_stream_already_held(tmp_path: Path) -> None:

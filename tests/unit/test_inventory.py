@@ -11,24 +11,15 @@ import pytest
 
 from remoterun.errors import ConfigError
 from remoterun.inventory import FILE_NAME, Inventory, find_project
-from remoterun.model import Concurrency, Host, Target
+from remoterun.model import Concurrency, Host
+from tests.support.inventories import FINGERPRINT, load, target
 
 ROOT = Path(__file__).parents[2]
-FINGERPRINT = "SHA256:" + "a" * 43
 
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
     return tmp_path / FILE_NAME
-
-
-def load(file: Path, text: str) -> Inventory:
-    file.write_text(text, encoding="utf-8")
-    return Inventory.load(file)
-
-
-def target(inventory: Inventory, id_: str) -> Target:
-    return next(target for target in inventory if target.id == id_)
 
 
 # --- what a good file means -------------------------------------------------------------------------------------------

@@ -9,29 +9,18 @@ from typing import TYPE_CHECKING
 import pytest
 
 from remoterun.errors import ConfigError, Problem
-from remoterun.inventory import FILE_NAME, Inventory
+from remoterun.inventory import FILE_NAME
 from remoterun.inventory.endpoints import MOST_JUMPS
-from remoterun.model import Host, Target
+from remoterun.model import Host
+from tests.support.inventories import load, target
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-ROOT = Path(__file__).parents[2]
-FINGERPRINT = "SHA256:" + "a" * 43
 
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
     return tmp_path / FILE_NAME
-
-
-def load(file: Path, text: str) -> Inventory:
-    file.write_text(text, encoding="utf-8")
-    return Inventory.load(file)
-
-
-def target(inventory: Inventory, id_: str) -> Target:
-    return next(target for target in inventory if target.id == id_)
 
 
 def problems(file: Path, text: str) -> tuple[Problem, ...]:

@@ -12,7 +12,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from remoterun.errors import ConfigError, Problem
-from remoterun.inventory import Inventory, files
+from remoterun import store
+from remoterun.inventory import Inventory
 from remoterun.inventory import yamlfile as yf
 from remoterun.playbook import load_playbook
 
@@ -157,7 +158,7 @@ def test_aliases_are_values_until_they_are_a_bomb() -> None:
 def test_size_is_bounded(tmp_path: Path) -> None:
     big = tmp_path / "big.yaml"
     with big.open("wb") as stream:
-        stream.truncate(files.MOST_BYTES + 1)
+        stream.truncate(store.MOST_BYTES + 1)
     with pytest.raises(ConfigError, match="larger than"):
         yf.read(big)
     assert "values" in fatal("[" + "1," * (yf.MOST_NODES + 1) + "]").message

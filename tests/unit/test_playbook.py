@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from remoterun.errors import ConfigError, Problem
 from remoterun.inventory import Inventory
-from remoterun.model import Host, Json, Playbook, Severity, Step, Target, VarRef
+from remoterun.model import Host, Json, Playbook, RuleChanges, Severity, Step, Target, VarRef
 from remoterun.playbook import find_playbook, load_playbook, playbook_names, resolve_params
 
 ROOT = Path(__file__).parents[2]
@@ -41,7 +41,7 @@ def test_the_playbook_that_is_shipped() -> None:
     assert step.payload == "check-ckpt@1"
     assert step.params == {"root": VarRef(var="checkpoints", default="/workspace/checkpoints", has_default=True)}
     (target,) = Inventory.load(ROOT / "inventory.yaml").select(playbook.targets)
-    assert resolve_params(step, target, {}, playbook=playbook.name) == {"root": "/workspace/checkpoints"}
+    assert resolve_params(step, target, playbook=playbook.name) == {"root": "/workspace/checkpoints"}
 
 
 def test_every_key(tmp_path: Path) -> None:
@@ -59,6 +59,7 @@ steps:
       with: {var: v, default: null}
       not-a-reference: {var: v, more: 1}
       neither: {default: 1}
+    rules: {ignore: [CK054, CK001], severity: {CK120: info}}
     env: {A: b}
     limits: {stall: none, run: 30s}
     fail_on: bad
@@ -80,6 +81,7 @@ steps:
                     "not-a-reference": {"var": "v", "more": 1},
                     "neither": {"default": 1},
                 },
+                rules=RuleChanges(ignore=("CK054", "CK001"), severity={"CK120": Severity.INFO}),
                 env={"A": "b"},
                 limits={"stall": None, "run": 30.0},
                 fail_on=Severity.BAD,
@@ -206,26 +208,18 @@ def test_parameters_of_a_target() -> None:
             "d": VarRef(var="z"),
         },
     )
-    assert resolve_params(step, target(x={"k": 1}, z=None), {}, playbook="pb") == {
+    assert resolve_params(step, target(x={"k": 1}, z=None), playbook="pb") == {
         "a": 1,
         "b": {"k": 1},
         "c": [2],
         "d": None,
     }
     with pytest.raises(ConfigError) as caught:
-        resolve_params(step, target(xx=1, y=0), {}, playbook="pb")
+        resolve_params(step, target(xx=1, y=0), playbook="pb")
     assert [problem.path for problem in caught.value.problems] == ["p.params.b", "p.params.d"]
     for problem, variable in zip(caught.value.problems, "xz", strict=True):
         for word in ("h/1", "playbook pb", repr(variable)):
             assert word in problem.message
-
-
-def test_variables_that_stand_in_for_parameters() -> None:
-    stand_in = {"root": "checkpoints", "depth": "depth"}
-    variables = target(checkpoints="/w", other=1)
-    assert resolve_params(Step(payload="p"), variables, stand_in, playbook="p") == {"root": "/w"}
-    assert resolve_params(Step(payload="p", params={"root": "/x"}), variables, stand_in, playbook="p") == {"root": "/x"}
-    assert resolve_params(Step(payload="p"), target(), stand_in, playbook="p") == {}
 
 
 @given(
@@ -234,11 +228,8 @@ def test_variables_that_stand_in_for_parameters() -> None:
         st.integers() | st.builds(VarRef, var=st.sampled_from("xyz"), default=st.integers(), has_default=st.booleans()),
     ),
     st.dictionaries(st.sampled_from("xyz"), st.integers()),
-    st.dictionaries(st.sampled_from("abcd"), st.sampled_from("xyz")),
 )
-def test_parameters_are_all_resolved_or_all_told(
-    params: dict[str, Json | VarRef], variables: dict[str, Json], stand_in: dict[str, str]
-) -> None:
+def test_parameters_are_all_resolved_or_all_told(params: dict[str, Json | VarRef], variables: dict[str, Json]) -> None:
     missing = [
         name
         for name, value in params.items()
@@ -247,9 +238,9 @@ def test_parameters_are_all_resolved_or_all_told(
     step = Step(payload="p", params=params)
     if missing:
         with pytest.raises(ConfigError) as caught:
-            resolve_params(step, target(**variables), stand_in, playbook="p")
+            resolve_params(step, target(**variables), playbook="p")
         assert [problem.path for problem in caught.value.problems] == [f"p.params.{name}" for name in missing]
         return
-    found = resolve_params(step, target(**variables), stand_in, playbook="p")
-    assert found.keys() == params.keys() | {name for name, var in stand_in.items() if var in variables}
+    found = resolve_params(step, target(**variables), playbook="p")
+    assert found.keys() == params.keys()
     assert not any(isinstance(value, VarRef) for value in found.values())

@@ -269,7 +269,7 @@ def test_an_error_tells_its_only_problem_and_its_status() -> None:
     told = error_document((Problem(message="no such target", nearest=("kpro6",)),))
     assert told["message"] == "no such target (did you mean kpro6?)"
     assert (told["status"], told["exit_code"]) == ("invalid", 2)
-    assert error_document((), "a bug", status=RunStatus.ERROR)["exit_code"] == 4
+    assert error_document(PROBLEMS, status=RunStatus.ERROR)["exit_code"] == 4
     assert strict(dump(error_document(PROBLEMS)))["message"] == "2 problems; nothing was started"
 
 

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from remoterun.model import Captured, Finding, Json, Outcome, PayloadRef, Phase, Run, Severity, Status
-from remoterun.report import short_summary, table, totals
+from remoterun.model import Captured, Finding, Json, Outcome, PayloadRef, Phase, Run, RunStatus, Severity, Status
+from remoterun.report import short_summary, table
 from remoterun.report.text import cells
 from tests.support.runs import CHECK_CKPT, GOLDEN, captured, checkpoint, error, golden_files, mixed_run, run_of, runs
 
@@ -41,7 +41,11 @@ def failed(code: str, message: str, target: str = "kpro6/201", **changes: object
 
 
 def lines_of(*outcomes: Outcome, width: int = 100, verbose: int = 0) -> list[str]:
-    return table(run_of(*outcomes), width=width, color=False, verbose=verbose).splitlines()
+    return lines_of_run(run_of(*outcomes), width=width, verbose=verbose)
+
+
+def lines_of_run(run: Run, *, width: int = 100, verbose: int = 0) -> list[str]:
+    return table(run, width=width, color=False, verbose=verbose).splitlines()
 
 
 @pytest.mark.parametrize("name", ["table-80.txt", "table-140.txt", "table-80-verbose.txt"])
@@ -329,8 +333,13 @@ def test_verbose_shows_where_and_how_long_and_what_was_logged() -> None:
 
 def test_totals_count_every_status_and_tell_the_time() -> None:
     run = run_of(ok("a"), ok("b"), failed("payload_failed", "no"), finished_at="2026-03-01T02:00:04.100Z")
-    assert totals(run) == "3 targets: 2 ok, 1 failed in 4.1 s\n"
-    assert totals(run_of(ok("a"), interrupted=True)).endswith("; interrupted\n")
+    assert lines_of_run(run)[-1] == "3 targets: 2 ok, 1 failed in 4.1 s"
+
+
+@pytest.mark.parametrize("status", [RunStatus.INTERRUPTED, RunStatus.TERMINATED])
+def test_totals_tell_that_a_run_was_cut_short(status: RunStatus) -> None:
+    run = run_of(ok("a"), ended_as=status)
+    assert lines_of_run(run)[-1].endswith(f"; {status}")
 
 
 def test_no_line_ends_in_blanks() -> None:

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from remoterun.errors import clean
 from remoterun.model import Captured
 from remoterun.report.text import (
     MAX_LINE,
     Page,
     Span,
     cells,
-    clean,
     clip,
     human_bytes,
     human_count,

@@ -327,14 +327,14 @@ def test_jump_flags(inventory: Inventory) -> None:
 
 
 def test_every_wrong_flag_at_once(inventory: Inventory) -> None:
-    wrong = Overrides.of(
+    wrong = Overrides(
         venv="relative",
         python="a b",
         user="-x",
         port=0,
-        identity_file=["a\0b"],
-        known_hosts=["\n"],
-        host_key=["MD5:x"],
+        identity_file=("a\0b",),
+        known_hosts=("\n",),
+        host_key=("MD5:x",),
         jump="",
         hop="docker",
         become="su",
@@ -351,7 +351,7 @@ def test_a_hop_flag_must_fit_the_guest(inventory: Inventory) -> None:
 
 
 def test_flags_not_given_change_nothing(inventory: Inventory) -> None:
-    assert inventory.select(["all"], overrides=Overrides.of(identity_file=[], host_key=[])) == inventory.targets
+    assert inventory.select(["all"], overrides=Overrides()) == inventory.targets
 
 
 # --- algebra ----------------------------------------------------------------------------------------------------------

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import functools
+import os
 import pwd
 import re
 import shutil
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -21,18 +23,27 @@ def pyenv_folder() -> Path:
 def pythons() -> Mapping[str, str]:
     """Map versions (``3.8``) to interpreters of this machine that guests see at the same path, oldest first."""
     candidates = [
-        *sorted(pyenv_folder().glob("*/bin/python?.*")),
-        *sorted(Path("/usr/local/bin").glob("python?.*")),
-        *sorted(Path("/usr/bin").glob("python?.*")),
+        Path(sys.executable).resolve(),
+        *_matching(pyenv_folder(), "*/bin/python?.*"),
+        *_matching(Path("/usr/local/bin"), "python?.*"),
+        *_matching(Path("/usr/bin"), "python?.*"),
     ]
     root = Path("/").stat().st_dev
     found = {}
     for path in candidates:
         version = re.fullmatch(r"python(\d+\.\d+)", path.name)
         # Only what lies on the root file system is below a guest's root.
-        if version and path.exists() and path.resolve().stat().st_dev == root:
+        if version and os.access(path, os.X_OK) and path.resolve().stat().st_dev == root:
             found[version[1]] = str(path)
     return dict(sorted(found.items(), key=lambda item: _key(item[0])))
+
+
+def _matching(folder: Path, pattern: str) -> list[Path]:
+    """Return what is in a folder, sorted; nothing when it is closed to us, as root's home is to others."""
+    try:
+        return sorted(folder.glob(pattern))
+    except PermissionError:
+        return []
 
 
 def _key(version: str) -> tuple[int, ...]:

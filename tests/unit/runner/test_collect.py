@@ -32,7 +32,8 @@ from remoterun.model import (
     Work,
 )
 from remoterun.remote import wire
-from remoterun.runner.collect import MAX_BYTES, MAX_CONTAINERS, MAX_RECORDS, Collector, Kept
+from remoterun.runner.collect import MAX_BYTES, MAX_CONTAINERS, MAX_RECORDS, Collector
+from remoterun.transports.session import Capture
 
 TARGET = Target(id="kpro6/200", host=Host(key="kpro6", address="10.1.2.6"), guest="200", hop="pct")
 PACK = Pack(ref=PayloadRef(name="look", version="1.0.0", sha256="0" * 64), data=b"", entry="look:run")
@@ -260,12 +261,12 @@ def test_the_log_is_kept_to_its_bound() -> None:
 
 
 @given(half=st.integers(1, 40), parts=st.lists(st.binary(max_size=60), max_size=12), beyond=st.integers(0, 5))
-def test_kept_holds_exactly_head_and_tail(half: int, parts: list[bytes], beyond: int) -> None:
-    kept = Kept(half)
+def test_a_capture_holds_exactly_head_and_tail(half: int, parts: list[bytes], beyond: int) -> None:
+    kept = Capture(head=half, tail=half)
     for part in parts:
         kept.add(part)
     whole = b"".join(parts)
-    captured = kept.captured(len(whole) + beyond if beyond else None)
+    captured = kept.snapshot(len(whole) + beyond if beyond else None)
     assert captured.head == whole[:half]
     assert captured.tail == whole[half:][-half:]
     assert captured.total == len(whole) + beyond

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import json
+import struct
 from collections.abc import Awaitable, Callable
 
 import pytest
@@ -93,6 +96,97 @@ def test_a_target_that_runs_is_pinged() -> None:
         await scene.talk.run()
         await drip
         assert scene.heard() == [wire.PACK] + [wire.PING] * 4
+
+    run(work())
+
+
+def test_a_target_that_is_held_is_not_read_and_not_given_up() -> None:
+    async def work() -> None:
+        scene = make_scene(Limits(idle=20.0, run=30.0, stall=30.0))
+        scene.start()
+        scene.say(wire.RECORD, {"n": 1})
+        loop = asyncio.get_running_loop()
+        loop.call_later(1, scene.talk.hold)
+        loop.call_later(2, scene.say, wire.RECORD, {"n": 2})
+        # One read was under way when it was held, and takes what comes next; nothing more is taken.
+        loop.call_later(3, scene.say, wire.RECORD, {"n": 3})
+        loop.call_later(500, lambda: seen.append(len(scene.talk.collector.records)))
+        loop.call_later(501, scene.talk.go_on)
+        whole = _hash_of({"n": 1}, {"n": 2}, {"n": 3})
+        loop.call_later(515, lambda: scene.result(records=3, hash=whole))
+        seen: list[int] = []
+        begun = _now()
+        await scene.talk.run()
+        assert seen == [2]
+        assert _now() - begun == pytest.approx(515)
+        assert scene.talk.collector.judge() is Status.OK
+        assert scene.heard().count(wire.PING) > 70
+
+    run(work())
+
+
+def _hash_of(*records: dict[str, int]) -> str:
+    digest = hashlib.sha256()
+    for record in records:
+        body = json.dumps(record).encode()
+        digest.update(struct.pack(">BI", wire.RECORD, len(body)) + body)
+    return digest.hexdigest()
+
+
+@pytest.mark.parametrize(
+    ("limits", "beats", "code", "after"),
+    [
+        (Limits(idle=20.0), 1, "idle_timeout", 100 + 20),
+        # The limit, the time it was held, the backstop, and the time to confirm.
+        (Limits(run=10.0), 100, "run_timeout", 10 + 98 + 30 + 15),
+        (Limits(run=None, stall=10.0), 100, "stall_timeout", 100 + 10 + 30 + 15),
+    ],
+)
+def test_limits_go_on_for_a_target_that_was_held(limits: Limits, beats: int, code: str, after: float) -> None:
+    async def work() -> None:
+        scene = make_scene(limits)
+        scene.start()
+        loop = asyncio.get_running_loop()
+        loop.call_later(1, scene.talk.hold)
+        drip = asyncio.create_task(_drip(2, beats, lambda: scene.say(wire.HEARTBEAT)))
+        loop.call_later(100, scene.talk.go_on)
+        begun = _now()
+        assert (await scene.refusal()).code == code
+        drip.cancel()
+        assert _now() - begun == pytest.approx(after)
+
+    run(work())
+
+
+def test_cancelling_what_has_ended_changes_nothing() -> None:
+    async def work() -> None:
+        scene = make_scene()
+        scene.start()
+        scene.result()
+        await scene.talk.run()
+        scene.talk.cancel(CANCELLED)
+        assert scene.talk.collector.judge() is Status.OK
+
+    run(work())
+
+
+@pytest.mark.parametrize("how", ["cancel", "total"])
+def test_a_target_that_is_held_can_be_ended(how: str) -> None:
+    async def work() -> None:
+        scene = make_scene(Limits(total=50.0), total_at=_now() + 50 if how == "total" else None)
+        scene.start()
+        loop = asyncio.get_running_loop()
+        loop.call_later(1, scene.talk.hold)
+        loop.call_later(2, scene.say, wire.HEARTBEAT)
+        if how == "cancel":
+            loop.call_later(50, scene.talk.cancel, CANCELLED)
+        loop.call_later(51, scene.talk.hold)  # of no effect any more
+        loop.call_later(52, lambda: scene.result(cause="cancel"))
+        begun = _now()
+        error = await scene.refusal()
+        assert error.code == ("cancelled" if how == "cancel" else "total_timeout")
+        assert _now() - begun == pytest.approx(52)
+        assert wire.CANCEL in scene.heard()
 
     run(work())
 

@@ -32,6 +32,7 @@ from remoterun.model import (
     Target,
     Work,
 )
+from remoterun.remote import wire
 from remoterun.runner import Control, execute
 from tests.support.here import SUPPORTED, nothing_left, payload
 from tests.support.lab.pythons import pythons
@@ -198,3 +199,47 @@ def test_a_bug_of_ours_is_the_outcome_of_its_target_alone() -> None:
     assert (first.error.code, second.status) == ("internal", Status.OK)
     assert "a listener fell over" in first.log[0]
     assert os.fspath(Path(__file__).name) in first.log[0]
+
+
+# What a hostile target may have for an interpreter: it answers at once, with an honest-looking result of nothing.
+LIAR = """\
+#!{python}
+import hashlib, json, marshal, sys
+sys.path.insert(0, {root!r})
+from remoterun.remote import wire
+for _ in range(4):
+    header = sys.stdin.buffer.read(int(sys.stdin.buffer.readline()))
+nonce = marshal.loads(header)["nonce"]
+said = {{"exit_status": 0, "cause": None, "done": True, "survivors": 0, "records": 0}}
+said["hash"] = hashlib.sha256().hexdigest()
+encoders = [wire.Encoder(nonce, stream) for stream in (wire.LEG_STREAM, wire.SUPERVISOR_STREAM)]
+for kind in {kinds!r}:
+    body = said if kind == wire.RESULT else {{}}
+    for frame in encoders[kind >= wire.STARTED].frames(kind, json.dumps(body).encode()):
+        sys.stdout.buffer.write(frame)
+sys.stdout.flush()
+sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize(
+    ("kinds", "phase"),
+    [
+        ([wire.RESULT], Phase.ENTER),
+        ([wire.STARTED, wire.RESULT], Phase.ENTER),
+        ([wire.HELLO, wire.RESULT], Phase.UPLOAD),
+        ([wire.HELLO, wire.NEED, wire.RESULT], Phase.UPLOAD),
+    ],
+)
+@pytest.mark.parametrize("work", [FINE, payload("ctx.emit({})")], ids=["exec", "payload"])
+def test_a_result_is_worth_nothing_before_something_was_started(
+    tmp_path: Path, work: Work, kinds: list[int], phase: Phase
+) -> None:
+    liar = tmp_path / "python"
+    root = str(Path(__file__).parents[3])
+    liar.write_text(LIAR.format(python=pythons()[SUPPORTED[-1]], root=root, kinds=kinds))
+    liar.chmod(0o755)
+    (outcome,) = _run(_job("a", work, interpreter=str(liar)))[0].outcomes
+    assert (outcome.status, outcome.phase) == (Status.FAILED, phase)
+    assert outcome.error is not None
+    assert outcome.error.code == "result_damaged"

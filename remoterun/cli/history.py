@@ -1,0 +1,180 @@
+"""`remoterun runs`, `show`, `resume`, `rerun` and `history gc`: what was run, and what is left of it to do."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from datetime import timedelta
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from remoterun.api import new_run_id
+from remoterun.cli.options import Flags, Format, OutputOption, sharing
+from remoterun.cli.output import tell, write, write_json
+from remoterun.cli.perform import perform, print_run
+from remoterun.errors import ConfigError, Problem
+from remoterun.history import History, HistoryError, Kept, default_folder
+from remoterun.model import Json, PayloadWork, Plan, Run, Status, parse_duration
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from remoterun.events import Event
+
+app = typer.Typer(help="The history of runs.", no_args_is_help=True)
+
+SCHEMA = "remoterun/runs/1"
+# What ended without saying what is the matter with the target.
+_UNFINISHED = frozenset({Status.LOST, Status.CANCELLED, Status.NOT_STARTED})
+
+_RunArgument = Annotated[
+    str, typer.Argument(metavar="RUN", help="The id of a run or its beginning, or last for the newest.")
+]
+
+
+def runs(
+    *,
+    limit: Annotated[int, typer.Option("--newest", min=1, metavar="N", help="So many, the newest.")] = 20,
+    output: OutputOption = Format.TABLE,
+) -> int:
+    """List the runs that were kept, the newest first."""
+    with History.open(default_folder()) as history:
+        found = history.runs(limit)
+    if output is Format.TABLE:
+        rows = [("RUN", "PLAYBOOK", "STATUS", "OUTCOMES"), *map(_row, found)]
+        widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+        for row in rows:
+            write("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() + "\n")
+    else:
+        document: dict[str, Json] = {"schema": SCHEMA, "runs": [_describe(run) for run in found]}
+        write_json(document, indent=output.indent)
+    return 0
+
+
+def _row(kept: Kept) -> tuple[str, ...]:
+    counts = ", ".join(f"{count} {status}" for status, count in sorted(kept.counts.items()))
+    missing = kept.jobs - sum(kept.counts.values())
+    more = f"{missing} to come" if kept.running else f"{missing} without an outcome"
+    return kept.run_id, kept.playbook, _status(kept), ", ".join(filter(None, (counts, more if missing else "")))
+
+
+def _status(kept: Kept) -> str:
+    if kept.status is not None:
+        return kept.status.value
+    return "running" if kept.running else "cut"
+
+
+def _describe(kept: Kept) -> dict[str, Json]:
+    return {
+        "run_id": kept.run_id,
+        "playbook": kept.playbook,
+        "status": _status(kept),
+        "started_at": kept.started_at,
+        "finished_at": kept.finished_at,
+        "jobs": kept.jobs,
+        "counts": dict(kept.counts),
+    }
+
+
+@sharing("output", "quiet", "verbose")
+def show(run: _RunArgument, *, flags: Flags) -> int:
+    """Show a run again, or what has arrived of one that was cut or is going on."""
+    with History.open(default_folder()) as history:
+        kept = history.find(run)
+        found = history.run(kept)
+        plan = history.plan(kept) if flags.output is Format.JSONL else None
+    if plan is not None:
+        from remoterun.report import event_line
+
+        write(b"".join(line for event in _events(found, plan) if (line := event_line(event)) is not None))
+        return 0
+    programs = all(outcome.payload is None for outcome in found.outcomes)
+    if programs and flags.output is Format.TABLE:
+        for outcome in found.outcomes:
+            if len(found.outcomes) > 1:
+                write(f"== {outcome.target}\n")
+            write(outcome.stdout.data)
+            sys.stderr.buffer.write(outcome.stderr.data)
+    print_run(found, flags.showing(), programs=programs)
+    return 0
+
+
+def _events(run: Run, plan: Plan) -> Iterator[Event]:
+    """Yield what `--output jsonl` had said while the run went on."""
+    from remoterun.events import OutcomeReady, RecordArrived, RunFinished, RunStarted
+
+    yield RunStarted(plan=plan, started_at=run.started_at)
+    for outcome in run.outcomes:
+        for record in outcome.records:
+            yield RecordArrived(target=outcome.target, step=outcome.step, record=record)
+        yield OutcomeReady(outcome=outcome)
+    yield RunFinished(run=run)
+
+
+@sharing("output", "quiet", "verbose")
+def resume(run: _RunArgument, *, flags: Flags) -> int:
+    """Do what is left of a run: targets without an outcome, and those that were lost, cancelled or not started.
+
+    Everything runs as it was planned then; what is done stays as it is.
+    """
+    with History.open(default_folder()) as history:
+        kept = history.find(run)
+        if kept.running:
+            raise HistoryError(f"run {kept.run_id} is going on in another process")
+        earlier, plan = history.run(kept), history.plan(kept)
+    final = tuple(outcome for outcome in earlier.outcomes if outcome.status not in _UNFINISHED)
+    if len(final) == len(earlier.outcomes):
+        tell(f"run {kept.run_id} is complete: every target has its outcome\n")
+        print_run(earlier, flags.showing(), programs=_programs(plan))
+        return earlier.status.exit_code
+    return perform(plan, flags.showing(), programs=_programs(plan), earlier=replace(earlier, outcomes=final))[1]
+
+
+@sharing("output", "quiet", "verbose")
+def rerun(
+    run: _RunArgument,
+    *,
+    only: Annotated[
+        list[Status] | None,
+        typer.Option("--only", help="Only targets with an outcome of this status. Repeat for more; default: all."),
+    ] = None,
+    flags: Flags,
+) -> int:
+    """Run again what a run did, as a new run: the same payloads, parameters and limits."""
+    with History.open(default_folder()) as history:
+        kept = history.find(run)
+        earlier, plan = history.run(kept), history.plan(kept)
+    wanted = set(only or Status)
+    targets = {outcome.target for outcome in earlier.outcomes if outcome.status in wanted}
+    if not targets:
+        named = " or ".join(sorted(status.value for status in wanted))
+        raise ConfigError(Problem(path="--only", message=f"no target of run {kept.run_id} is {named}"))
+    jobs = tuple(job for job in plan.jobs if job.target.id in targets)
+    again = replace(plan, run_id=new_run_id(), jobs=jobs)
+    return perform(again, flags.showing(), programs=_programs(plan))[1]
+
+
+def _programs(plan: Plan) -> bool:
+    return not any(isinstance(job.work, PayloadWork) for job in plan.jobs)
+
+
+@app.command()
+def gc(
+    *,
+    keep: Annotated[
+        str, typer.Option("--keep", metavar="DURATION", help="Forget runs that began longer ago, such as 90d or 12h.")
+    ] = "90d",
+    output: OutputOption = Format.TABLE,
+) -> int:
+    """Forget old runs, as every run does by itself after 90 days."""
+    seconds = parse_duration(keep)
+    if seconds is None:
+        raise ConfigError(Problem(path="--keep", message="none keeps everything: there is nothing to do"))
+    with History.open(default_folder()) as history:
+        count = history.forget(timedelta(seconds=seconds))
+    if output is Format.TABLE:
+        write(f"{count} {'run' if count == 1 else 'runs'} forgotten\n")
+    else:
+        write_json({"schema": "remoterun/history-gc/1", "forgotten": count}, indent=output.indent)
+    return 0

@@ -1,0 +1,120 @@
+"""The database of runs: where it lies, its tables, and how an older one becomes a newer one."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+FILE_NAME: Final = "history.sqlite3"
+# Writers of other runs hold the database for moments; who holds it longer hangs.
+_BUSY_S: Final = 5.0
+
+# One script for each version of the tables, run in their order; a script that was released is never changed.
+_SCRIPTS: Final = (
+    """
+    CREATE TABLE runs (
+        number INTEGER PRIMARY KEY,
+        id TEXT NOT NULL UNIQUE,
+        playbook TEXT NOT NULL,
+        playbook_sha256 TEXT,
+        remoterun TEXT NOT NULL,
+        started_at TEXT NOT NULL,
+        finished_at TEXT,
+        status TEXT,
+        plan BLOB NOT NULL
+    );
+    CREATE INDEX runs_by_time ON runs (started_at);
+    CREATE TABLE jobs (
+        run INTEGER NOT NULL REFERENCES runs ON DELETE CASCADE,
+        job INTEGER NOT NULL,
+        target TEXT NOT NULL,
+        name TEXT,
+        step INTEGER NOT NULL,
+        status TEXT,
+        outcome BLOB,
+        PRIMARY KEY (run, job)
+    ) WITHOUT ROWID;
+    CREATE TABLE records (
+        run INTEGER NOT NULL REFERENCES runs ON DELETE CASCADE,
+        job INTEGER NOT NULL,
+        record INTEGER NOT NULL,
+        body BLOB NOT NULL,
+        PRIMARY KEY (run, job, record)
+    ) WITHOUT ROWID;
+    CREATE TABLE packs (
+        sha256 TEXT PRIMARY KEY,
+        data BLOB NOT NULL
+    );
+    CREATE TABLE packs_of_runs (
+        run INTEGER NOT NULL REFERENCES runs ON DELETE CASCADE,
+        sha256 TEXT NOT NULL REFERENCES packs,
+        PRIMARY KEY (run, sha256)
+    ) WITHOUT ROWID;
+    """,
+)
+
+
+class NewerHistoryError(Exception):
+    """Say that a newer remoterun has written the database."""
+
+
+def default_folder() -> Path:
+    """Return the folder that holds the database of this user."""
+    import platformdirs
+
+    return platformdirs.user_state_path("remoterun")
+
+
+def connect(folder: Path, *, create: bool) -> sqlite3.Connection:
+    """Open the database, made or brought up to date if need be; it is nobody else's to read.
+
+    Raises:
+        sqlite3.Error, OSError: when it can't be opened.
+        FileNotFoundError: when there is none, and none is to be made.
+        NewerHistoryError: when its tables are of a later version than this code knows.
+    """
+    path = folder / FILE_NAME
+    if create:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+    elif not path.exists():
+        raise FileNotFoundError(path)
+    database = sqlite3.connect(path, timeout=_BUSY_S, isolation_level=None)
+    try:
+        database.execute("PRAGMA foreign_keys = ON")
+        database.execute("PRAGMA synchronous = NORMAL")
+        _bring_up_to_date(database)
+    except BaseException:
+        database.close()
+        raise
+    return database
+
+
+def _bring_up_to_date(database: sqlite3.Connection) -> None:
+    if _version(database) == len(_SCRIPTS):
+        return
+    # Neither can be set inside a transaction. Where the file system can't do WAL, sqlite stays with its journal.
+    database.execute("PRAGMA auto_vacuum = INCREMENTAL")
+    database.execute("PRAGMA journal_mode = WAL")
+    database.execute("BEGIN IMMEDIATE")
+    try:
+        version = _version(database)
+        if version > len(_SCRIPTS):
+            raise NewerHistoryError(f"was written by a newer remoterun (version {version} of its tables)")
+        for number in range(version, len(_SCRIPTS)):
+            for statement in _SCRIPTS[number].split(";"):
+                database.execute(statement)
+            database.execute(f"PRAGMA user_version = {number + 1}")
+        database.execute("COMMIT")
+    except BaseException:
+        database.execute("ROLLBACK")
+        raise
+
+
+def _version(database: sqlite3.Connection) -> int:
+    row: tuple[int] = database.execute("PRAGMA user_version").fetchone()
+    return row[0]

@@ -1,0 +1,195 @@
+"""The history as its readers want it: the runs there are, one of them whole, and what is old thrown away."""
+
+from __future__ import annotations
+
+import sqlite3
+from typing import TYPE_CHECKING, Final, Self
+
+from remoterun.errors import ConfigError, TargetError
+from remoterun.history.alive import is_running
+from remoterun.history.database import NewerHistoryError, connect
+from remoterun.history.retention import before, forget
+from remoterun.history.values import unpack_json, unpack_outcome, unpack_plan
+from remoterun.model import ErrorInfo, Outcome, Phase, Plan, Run, RunStatus, Status, judge
+from remoterun.records import dataclass
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from datetime import timedelta
+    from pathlib import Path
+
+    from remoterun.model import Json
+
+LAST: Final = "last"
+"""What a person may say instead of the id of the newest run."""
+
+
+class HistoryError(ConfigError):
+    """Say that the history can't be read, or has no such run."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kept:
+    """Describe one run of the history; `status` is None for one that was cut, `running` while it goes on.
+
+    `counts` are its outcomes by status; `jobs` says how many there ought to be.
+    """
+
+    run_id: str
+    playbook: str
+    started_at: str
+    finished_at: str | None
+    status: RunStatus | None
+    running: bool
+    jobs: int
+    counts: Mapping[str, int]
+
+
+class History:
+    """Read the runs that were kept. Use as a context manager."""
+
+    def __init__(self, folder: Path, database: sqlite3.Connection) -> None:
+        self._folder = folder
+        self._database = database
+
+    @classmethod
+    def open(cls, folder: Path) -> Self:
+        """Open the history of a folder.
+
+        Raises:
+            HistoryError: when there is none, or it can't be read.
+        """
+        try:
+            return cls(folder, connect(folder, create=False))
+        except FileNotFoundError as error:
+            raise HistoryError(f"no run has been kept in {folder} yet") from error
+        except (sqlite3.Error, OSError, NewerHistoryError) as error:
+            raise HistoryError(f"the history in {folder} can't be read: {error}") from error
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._database.close()
+
+    def runs(self, limit: int | None = None) -> list[Kept]:
+        """List the runs, the newest first."""
+        rows = self._database.execute(
+            "SELECT number, id, playbook, started_at, finished_at, status FROM runs ORDER BY number DESC LIMIT ?",
+            (-1 if limit is None else limit,),
+        ).fetchall()
+        return [self._kept(*row) for row in rows]
+
+    def find(self, name: str) -> Kept:
+        """Return the run of an id, of an id's unique beginning, or the last one.
+
+        Raises:
+            HistoryError: when there is none, or more than one.
+        """
+        found = self.runs(1) if name == LAST else self._beginning_with(name)
+        if len(found) == 1:
+            return found[0]
+        if found:
+            raise HistoryError(f"{name} is the beginning of several runs: {', '.join(run.run_id for run in found)}")
+        newest = ", ".join(run.run_id for run in self.runs(3)) or "none"
+        raise HistoryError(f"no run {name} has been kept; the newest are: {newest}")
+
+    def _beginning_with(self, name: str) -> list[Kept]:
+        rows = self._database.execute(
+            "SELECT number, id, playbook, started_at, finished_at, status FROM runs "
+            "WHERE substr(id, 1, ?) = ? ORDER BY number DESC LIMIT 4",
+            (len(name), name),
+        ).fetchall()
+        found = [self._kept(*row) for row in rows]
+        return [run for run in found if run.run_id == name] or found
+
+    def _kept(
+        self, number: int, run_id: str, playbook: str, started_at: str, finished_at: str | None, status: str | None
+    ) -> Kept:
+        counts = dict(
+            self._database.execute("SELECT status, count(*) FROM jobs WHERE run = ? GROUP BY status", (number,))
+        )
+        return Kept(
+            run_id=run_id,
+            playbook=playbook,
+            started_at=started_at,
+            finished_at=finished_at,
+            status=None if status is None else RunStatus(status),
+            running=status is None and is_running(self._folder, run_id),
+            jobs=sum(counts.values()),
+            counts={status: count for status, count in counts.items() if status is not None},
+        )
+
+    # --- one run ---
+
+    def run(self, kept: Kept) -> Run:
+        """Return a run as it was, or as far as it came: what has no outcome is lost, with the records that came."""
+        number, sha, started, finished = self._database.execute(
+            "SELECT number, playbook_sha256, started_at, finished_at FROM runs WHERE id = ?", (kept.run_id,)
+        ).fetchone()
+        outcomes = tuple(self._outcomes(number, running=kept.running, run_id=kept.run_id))
+        return Run(
+            run_id=kept.run_id,
+            playbook=kept.playbook,
+            playbook_sha256=sha,
+            started_at=started,
+            finished_at=finished or started,
+            status=kept.status or judge(outcomes),
+            outcomes=outcomes,
+        )
+
+    def _outcomes(self, number: int, *, running: bool, run_id: str) -> Iterable[Outcome]:
+        records: dict[int, list[Mapping[str, Json]]] = {}
+        for job, body in self._database.execute(
+            "SELECT job, body FROM records WHERE run = ? ORDER BY job, record", (number,)
+        ):
+            records.setdefault(job, []).append(unpack_json(body))
+        for job, target, name, step, outcome in self._database.execute(
+            "SELECT job, target, name, step, outcome FROM jobs WHERE run = ? ORDER BY job", (number,)
+        ):
+            got = tuple(records.get(job, ()))
+            yield unpack_outcome(outcome, got) if outcome else _cut(target, name, step, got, run_id, running=running)
+
+    def plan(self, kept: Kept) -> Plan:
+        """Return what a run was to do.
+
+        Raises:
+            HistoryError: when another version of remoterun planned it.
+        """
+        number, version, body = self._database.execute(
+            "SELECT number, remoterun, plan FROM runs WHERE id = ?", (kept.run_id,)
+        ).fetchone()
+        packs = dict(
+            self._database.execute(
+                "SELECT packs.sha256, data FROM packs JOIN packs_of_runs USING (sha256) WHERE run = ?", (number,)
+            )
+        )
+        plan = unpack_plan(body, packs)
+        if plan is None:
+            raise HistoryError(
+                f"the plan of {kept.run_id} can't be read any more (remoterun {version} made it): start it anew"
+            )
+        return plan
+
+    def forget(self, age: timedelta) -> int:
+        """Remove runs that started longer ago than this and are not going on; return how many."""
+        return forget(self._database, self._folder, before(age))
+
+
+def _cut(
+    target: str, name: str | None, step: int, records: tuple[Mapping[str, Json], ...], run_id: str, *, running: bool
+) -> Outcome:
+    error = (
+        TargetError("still_running", f"run {run_id} is going on")
+        if running
+        else TargetError("run_cut", f"run {run_id} ended before {target} was done")
+    )
+    return Outcome(
+        target=target,
+        name=name,
+        step=step,
+        status=Status.LOST,
+        phase=Phase.RUN if records else Phase.PLAN,
+        error=ErrorInfo.of(error),
+        records=records,
+    )

@@ -1,0 +1,31 @@
+"""What is thrown away: runs that nobody will ask for any more."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Final
+
+from remoterun.history.alive import is_running
+
+if TYPE_CHECKING:
+    import sqlite3
+    from pathlib import Path
+
+KEEP: Final = timedelta(days=90)
+"""How long runs are kept when nobody says anything else."""
+
+
+def before(age: timedelta) -> str:
+    """Return the moment that lies so long back, as the history writes moments."""
+    return (datetime.now(UTC) - age).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def forget(database: sqlite3.Connection, folder: Path, moment: str) -> int:
+    """Remove runs that started before a moment and are not going on, with all they had; return how many."""
+    old = database.execute("SELECT number, id FROM runs WHERE started_at < ?", (moment,)).fetchall()
+    ended = [(number,) for number, run_id in old if not is_running(folder, run_id)]
+    if ended:
+        database.executemany("DELETE FROM runs WHERE number = ?", ended)
+        database.execute("DELETE FROM packs WHERE sha256 NOT IN (SELECT sha256 FROM packs_of_runs)")
+        database.execute("PRAGMA incremental_vacuum").fetchall()
+    return len(ended)

@@ -1,0 +1,273 @@
+"""The history on the command line: what was run is shown again, taken up where it was cut, and run anew."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.project import Project
+
+INVENTORY = f"""\
+defaults: {{python: {sys.executable}}}
+hosts:
+  one: {{transport: local, vars: {{gate: open}}}}
+  two: {{transport: local, vars: {{gate: shut}}}}
+"""
+# Each start is noted; the gate of one target is shut until a test opens it.
+COUNT = """\
+import os, time
+
+def run(ctx):
+    folder, gate = ctx.params["folder"], ctx.params["gate"]
+    with open(os.path.join(folder, "started-" + gate), "a") as file:
+        file.write("x")
+    for number in range(3):
+        ctx.emit({"number": number})
+    while not os.path.exists(os.path.join(folder, gate)):
+        time.sleep(0.01)
+    ctx.emit({"number": 3})
+"""
+
+PICK = """\
+def run(ctx):
+    ctx.emit({"gate": ctx.params["gate"]})
+    if ctx.params["gate"] == "shut":
+        ctx.fail("no")
+"""
+MUCH = """\
+import os
+
+def run(ctx):
+    for number in range(20):
+        ctx.emit({"number": number, "text": os.urandom(20_000).hex()})
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
+    """Return a project of two targets, both this machine, with a history of its own."""
+    folder = tmp_path / "project"
+    folder.mkdir()
+    (folder / "inventory.yaml").write_text(INVENTORY, "utf-8")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    made = Project(folder=folder)
+    params = {
+        "folder": {"type": "path", "default": str(folder), "help": "Where the gates are."},
+        "gate": {"type": "string", "var": "gate", "help": "What to wait for."},
+    }
+    made.payload("count", COUNT, params=params)
+    (folder / "open").write_text("")
+    return made
+
+
+def _history(*words: str) -> tuple[int, Any, str]:
+    """Run a command that needs no project."""
+    argv = [sys.executable, "-m", "remoterun", *words]
+    done = subprocess.run(argv, capture_output=True, timeout=60, check=False)
+    return (
+        done.returncode,
+        json.loads(done.stdout) if done.stdout[:1] == b"{" else done.stdout.decode(),
+        done.stderr.decode(),
+    )
+
+
+def _cut(project: Project, number: int = signal.SIGKILL) -> list[dict[str, Any]]:
+    """Kill a run when one of its targets is done and the other waits; return what it had shown by then."""
+    process = project.start("play", "count", "--on", "all", "--output", "jsonl")
+    assert process.stdout is not None
+    shown: list[dict[str, Any]] = []
+    while sum(line["type"] == "record" for line in shown) < 7 or sum(line["type"] == "outcome" for line in shown) < 1:
+        shown.append(json.loads(process.stdout.readline()))
+    os.kill(process.pid, number)
+    rest, _ = process.communicate(timeout=60)
+    return [*shown, *map(json.loads, rest.splitlines())]
+
+
+def _numbers(outcome: dict[str, Any]) -> list[int]:
+    return [record["number"] for record in outcome["records"]]
+
+
+def test_a_killed_run_has_kept_all_it_showed_and_is_taken_up(project: Project) -> None:
+    shown = _cut(project)
+    status, document, _ = _history("show", "last", "--output", "json")
+    assert status == 0
+    one, two = document["outcomes"]
+    assert document["run_id"] == shown[0]["run_id"]
+    assert (document["status"], one["status"], two["status"]) == ("incomplete", "ok", "lost")
+    assert two["error"]["code"] == "run_cut"
+    assert (_numbers(one), _numbers(two)) == ([0, 1, 2, 3], [0, 1, 2])
+
+    (project.folder / "shut").write_text("")
+    status, document, _ = _history("resume", "last", "--output", "json")
+    assert status == 0
+    assert document["run_id"] == shown[0]["run_id"]
+    assert [outcome["status"] for outcome in document["outcomes"]] == ["ok", "ok"]
+    assert document["outcomes"][0] == one
+    assert _numbers(document["outcomes"][1]) == [0, 1, 2, 3]
+    assert (project.folder / "started-open").read_text() == "x"
+    assert (project.folder / "started-shut").read_text() == "xx"
+
+    assert _history("show", "last", "--output", "json")[1] == document
+    status, again, told = _history("resume", "last", "--output", "json")
+    assert (status, again) == (0, document)
+    assert "is complete" in told
+
+
+@pytest.mark.parametrize("turn", range(10))
+def test_whatever_was_shown_before_a_kill_is_kept(project: Project, turn: int, seed: int) -> None:
+    chance = random.Random(f"{seed} {turn}")
+    process = project.start("play", "count", "--on", "all", "--output", "jsonl")
+    assert process.stdout is not None
+    # Two targets say ten lines, and one of them waits after that.
+    shown = [json.loads(process.stdout.readline()) for _ in range(chance.randint(1, 9))]
+    process.kill()
+    rest, _ = process.communicate(timeout=60)
+    # The last line may be half of one.
+    shown += map(json.loads, rest.split(b"\n")[:-1])
+    _, document, _ = _history("show", "last", "--output", "json")
+    assert document["run_id"] == shown[0]["run_id"]
+    for outcome in document["outcomes"]:
+        told = [line["record"] for line in shown if line["type"] == "record" and line["target"] == outcome["target"]]
+        assert outcome["records"][: len(told)] == told
+    done = {line["target"] for line in shown if line["type"] == "outcome"}
+    assert done <= {outcome["target"] for outcome in document["outcomes"] if outcome["status"] == "ok"}
+
+
+def test_a_run_that_is_going_on_is_shown_as_that(project: Project) -> None:
+    process = project.start("play", "count", "--on", "two", "--output", "jsonl")
+    assert process.stdout is not None
+    lines = [json.loads(process.stdout.readline()) for _ in range(4)]
+    _, document, _ = _history("runs", "--output", "json")
+    assert [(run["run_id"], run["status"]) for run in document["runs"]] == [(lines[0]["run_id"], "running")]
+    _, document, _ = _history("show", "last", "--output", "json")
+    assert document["outcomes"][0]["error"]["code"] == "still_running"
+    assert _numbers(document["outcomes"][0]) == [0, 1, 2]
+    status, document, _ = _history("resume", "last", "--output", "json")
+    assert status == 2
+    assert "going on" in document["message"]
+    (project.folder / "shut").write_text("")
+    process.communicate(timeout=60)
+    assert process.returncode == 0
+
+
+def test_an_interrupted_run_is_taken_up(project: Project) -> None:
+    _cut(project, signal.SIGINT)
+    (project.folder / "shut").write_text("")
+    status, document, _ = _history("resume", "last", "--output", "json")
+    assert status == 0
+    assert [outcome["status"] for outcome in document["outcomes"]] == ["ok", "ok"]
+    assert (project.folder / "started-open").read_text() == "x"
+
+
+def test_a_run_is_run_again_as_it_was_planned(project: Project) -> None:
+    (project.folder / "shut").write_text("")
+    project.payload("pick", PICK, params={"gate": {"type": "string", "var": "gate", "help": "x"}})
+    first = project.run("play", "pick", "--on", "all", "--output", "json")
+    assert first.status == 3
+    # What is in the project by now does not count.
+    project.payload("pick", "raise SystemExit('changed')\n")
+    status, document, _ = _history("rerun", "last", "--only", "failed", "--output", "json")
+    assert status == 3
+    assert [outcome["target"] for outcome in document["outcomes"]] == ["two"]
+    assert document["outcomes"][0]["payload"] == first.document["outcomes"][1]["payload"]
+    assert document["outcomes"][0]["error"]["message"] == "no"
+    _, listed, _ = _history("runs", "--output", "json")
+    assert [run["jobs"] for run in listed["runs"]] == [1, 2]
+    status, document, _ = _history("rerun", "last", "--only", "unreachable", "--output", "json")
+    assert status == 2
+    assert "is unreachable" in document["message"]
+
+
+@pytest.mark.parametrize("output", ["table", "json", "jsonl"])
+def test_a_run_is_shown_as_it_was(project: Project, output: str) -> None:
+    (project.folder / "shut").write_text("")
+    first = project.run("play", "count", "--on", "one", "--output", output)
+    done = subprocess.run(
+        [sys.executable, "-m", "remoterun", "show", "last", "--output", output], capture_output=True, check=False
+    )
+    assert done.returncode == first.status == 0
+    assert done.stdout == first.stdout
+
+
+def test_what_a_program_said_is_shown_again(project: Project) -> None:
+    first = project.run("exec", "--on", "one", "--", "/bin/sh", "-c", "printf 'a\\n\\377'; echo b >&2; exit 3")
+    assert first.status == 1
+    done = subprocess.run([sys.executable, "-m", "remoterun", "show", "last"], capture_output=True, check=False)
+    assert done.stdout == first.stdout == b"a\n\xff"
+    assert done.stderr.startswith(b"b\n")
+
+
+def test_runs_are_listed_and_forgotten(project: Project) -> None:
+    (project.folder / "shut").write_text("")
+    status, _, told = _history("runs")
+    assert status == 2
+    assert "no run has been kept" in told
+    project.run("play", "count", "--on", "all")
+    _, text, _ = _history("runs")
+    assert text.splitlines()[0].split() == ["RUN", "PLAYBOOK", "STATUS", "OUTCOMES"]
+    assert text.splitlines()[1].split()[1:] == ["count", "ok", "2", "ok"]
+    assert _history("history", "gc")[1] == "0 runs forgotten\n"
+    assert _history("history", "gc", "--keep", "1ms", "--output", "json")[1]["forgotten"] == 1
+    status, document, _ = _history("show", "last", "--output", "json")
+    assert status == 2
+    assert document["message"] == "no run last has been kept; the newest are: none"
+
+
+def test_a_history_that_can_not_be_written_costs_one_line(project: Project, tmp_path: Path) -> None:
+    (tmp_path / "state").write_text("in the way")
+    result = project.run("play", "count", "--on", "one", "--output", "json")
+    assert result.status == 0
+    assert result.document["outcomes"][0]["status"] == "ok"
+    assert result.stderr.count("can't be written") == 1
+    assert "Traceback" not in result.stderr
+
+
+def test_a_full_disk_costs_one_line(project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root can mount a small disk")
+    disk = tmp_path / "small"
+    disk.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=160k", "tmpfs", disk], check=True)
+    try:
+        monkeypatch.setenv("XDG_STATE_HOME", str(disk))
+        project.payload("much", MUCH)
+        result = project.run("play", "much", "--on", "one", "--output", "json")
+    finally:
+        subprocess.run(["umount", disk], check=True)
+    assert result.status == 0
+    assert len(result.document["outcomes"][0]["records"]) == 20
+    assert result.stderr.count("can't be written") == 1
+    assert "full" in result.stderr
+
+
+def test_a_locked_history_costs_one_line(project: Project, tmp_path: Path) -> None:
+    import sqlite3
+
+    project.run("play", "count", "--on", "one")
+    database = sqlite3.connect(tmp_path / "state/remoterun/history.sqlite3", isolation_level=None)
+    database.execute("BEGIN EXCLUSIVE")
+    try:
+        result = project.run("play", "count", "--on", "one", "--output", "json")
+    finally:
+        database.close()
+    assert result.status == 0
+    assert result.stderr.count("can't be written") == 1
+    assert "locked" in result.stderr
+
+
+def test_many_processes_keep_their_runs_at_once(project: Project) -> None:
+    started = [project.start("play", "count", "--on", "one", "--output", "json") for _ in range(4)]
+    for process in started:
+        out, err = process.communicate(timeout=120)
+        assert (process.returncode, b"history" in err) == (0, False), err
+        assert json.loads(out)["status"] == "ok"
+    _, document, _ = _history("runs", "--output", "json")
+    assert [run["status"] for run in document["runs"]] == ["ok"] * 4
