@@ -1,6 +1,6 @@
 """Run every benchmark: `python -m benchmarks`."""
 
-from benchmarks import check_ckpt, fleet, startup
+from benchmarks import check_ckpt, fleet, series, startup
 
-for benchmark in (startup, fleet, check_ckpt):
+for benchmark in (startup, fleet, check_ckpt, series):
     benchmark.main()

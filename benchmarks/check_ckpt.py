@@ -1,19 +1,27 @@
-"""check-ckpt against the usual script, on an AdamW checkpoint in the page cache: `python -m benchmarks.check_ckpt`.
+"""check-ckpt against the usual script and against the disk: `python -m benchmarks.check_ckpt`.
 
-Whole processes, turn by turn. The payload starts as it does on a target: from its pack, a zip of sources on sys.path.
+Whole processes, turn by turn. The payload starts as it does on a target, from a zip on sys.path: of sources in the
+first run there, with their compiled code from the second on.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib.util
+import io
 import json
+import marshal
+import os
+import statistics
 import subprocess
 import sys
 import tempfile
+import time
+import zipfile
 from pathlib import Path
 from typing import Any
 
-from benchmarks.measure import Sample, line, median, run_pairs
+from benchmarks.measure import Sample, line, median, run_once, run_pairs
 from remoterun.catalog import Catalog
 
 _MAKE = """
@@ -43,8 +51,8 @@ print(checkpoint["global_step"], checkpoint["epoch"])
 
 _OURS = """
 import json, sys
-pack, params = sys.argv[1], json.loads(sys.argv[2])
-sys.path.insert(0, pack)
+pack, params, libraries = sys.argv[1], json.loads(sys.argv[2]), sys.argv[3:]
+sys.path[:0] = [pack, *libraries]
 import check_ckpt
 class Context:
     def emit(self, record): print(json.dumps(record))
@@ -56,24 +64,74 @@ context.params = params
 check_ckpt.run(context)
 """
 
+_READ = """
+import mmap, os, sys
+fd = os.open(sys.argv[1], os.O_RDONLY)
+buffer = memoryview(mmap.mmap(-1, 4 << 20))
+while os.readv(fd, [buffer]):
+    pass
+"""
 
-def compare(megabytes: int, times: int) -> list[dict[str, Any]]:
-    """Make a checkpoint, measure every way to check it, and clean up."""
-    with tempfile.TemporaryDirectory(prefix="remoterun-bench-") as folder:
-        path, pack = Path(folder) / "checkpoint.pt", Path(folder) / "pack.zip"
-        pack.write_bytes(Catalog.load(None).find("check-ckpt").pack().data)
-        # In a process of its own: a child's peak memory would otherwise count this one's.
-        subprocess.run([sys.executable, "-c", _MAKE, str(path), str(megabytes)], check=True)
-        size = path.stat().st_size
-        print(f"check-ckpt on {size / 1e9:.2f} GB of AdamW checkpoint, warm, medians of {times}")
-        results = []
-        for engine in ("numpy", "stdlib"):
-            for workers in (1, 2):
-                params = {"root": str(path), "depth": 0, "engine": engine, "workers": workers}
-                ours = [sys.executable, "-E", "-c", _OURS, str(pack), json.dumps(params)]
-                usual, mine = run_pairs([sys.executable, "-c", _USUAL, str(path)], ours, times=times)
-                results.append(_report(f"{engine}, {workers} worker(s)", size, median(usual), median(mine)))
-        return results
+
+class Bench:
+    """Hold what all measurements use: a folder, the payload's packs, and libraries that not every target has."""
+
+    def __init__(self, folder: Path, libraries: Path | None) -> None:
+        self.folder = folder
+        self.libraries = [str(libraries)] if libraries else []
+        self.packs = {"sources": folder / "sources.zip", "compiled": folder / "compiled.zip"}
+        sources = Catalog.load(None).find("check-ckpt").pack().data
+        self.packs["sources"].write_bytes(sources)
+        self.packs["compiled"].write_bytes(_compiled(sources))
+
+    def make(self, megabytes: int) -> Path:
+        """Make a checkpoint in a process of its own: a child's peak memory would otherwise count this one's."""
+        path = self.folder / f"{megabytes}.pt"
+        if not path.exists():
+            subprocess.run([sys.executable, "-c", _MAKE, str(path), str(megabytes)], check=True)
+            fd = os.open(path, os.O_RDONLY)
+            os.fsync(fd)
+            os.close(fd)
+        return path
+
+    def argv(self, path: Path, *, pack: str = "compiled", libraries: bool = False, **params: object) -> list[str]:
+        """Return how to check one file."""
+        settings = json.dumps({"root": str(path), "depth": 0, "cache": False, **params})
+        more = self.libraries if libraries else []
+        return [sys.executable, "-E", "-c", _OURS, str(self.packs[pack]), settings, *more]
+
+
+def _compiled(pack: bytes) -> bytes:
+    """Add to a pack what is kept of it on a target: the code of every module."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(io.BytesIO(pack)) as sources, zipfile.ZipFile(buffer, "w") as result:
+        for member in sources.infolist():
+            text = sources.read(member)
+            result.writestr(member, text)
+            if member.filename.endswith(".py"):
+                code = marshal.dumps(compile(text, member.filename, "exec", dont_inherit=True))
+                header = importlib.util.MAGIC_NUMBER + (1).to_bytes(4, "little") + bytes(8)
+                result.writestr(member.filename + "c", header + code)
+    return buffer.getvalue()
+
+
+def warm(bench: Bench, megabytes: int, times: int) -> list[dict[str, Any]]:
+    """Compare with the usual script on a file in the page cache."""
+    path = bench.make(megabytes)
+    size = path.stat().st_size
+    print(f"check-ckpt on {size / 1e9:.2f} GB of AdamW checkpoint, warm, medians of {times}")
+    cases = [
+        (engine, pack, False, workers) for engine in ("numpy", "stdlib") for pack in bench.packs for workers in (1, 2)
+    ]
+    if bench.libraries:
+        cases[4:4] = [("numpy", pack, True, 2) for pack in bench.packs]
+    results = []
+    for engine, pack, libraries, workers in cases:
+        name = f"{engine}{' and isal' if libraries else ''}, {pack}, {workers} worker(s)"
+        ours = bench.argv(path, pack=pack, libraries=libraries, engine=engine, workers=workers)
+        usual, mine = run_pairs([sys.executable, "-c", _USUAL, str(path)], ours, times=times)
+        results.append(_report(name, size, median(usual), median(mine)))
+    return results
 
 
 def _report(name: str, size: int, usual: Sample, ours: Sample) -> dict[str, Any]:
@@ -91,13 +149,95 @@ def _report(name: str, size: int, usual: Sample, ours: Sample) -> dict[str, Any]
     return result
 
 
+def cold(bench: Bench, megabytes: int, times: int) -> dict[str, Any]:
+    """Compare with a plain sequential read of the same file, each after it was dropped from the page cache."""
+    path = bench.make(megabytes)
+    size = path.stat().st_size
+    programs = {"read": [sys.executable, "-E", "-c", _READ, str(path)], "check-ckpt": bench.argv(path, workers=2)}
+    seconds: dict[str, list[float]] = {name: [] for name in programs}
+    for _ in range(times):
+        for name, argv in programs.items():
+            _drop(path)
+            seconds[name].append(run_once(argv).wall_s)
+    rates = {name: size / 1e9 / statistics.median(each) for name, each in seconds.items()}
+    result = {
+        "cold_gigabytes": round(size / 1e9, 2),
+        "read_gb_per_s": round(rates["read"], 2),
+        "check_gb_per_s": round(rates["check-ckpt"], 2),
+        "of_plain_read": round(rates["check-ckpt"] / rates["read"], 2),
+    }
+    print(json.dumps(result))
+    return result
+
+
+def _drop(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY)
+    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+    os.close(fd)
+
+
+def memory(bench: Bench, sizes: tuple[int, ...]) -> list[dict[str, Any]]:
+    """Measure the memory of all processes together, whatever the size of the file."""
+    results = []
+    for megabytes in sizes:
+        path = bench.make(megabytes)
+        for engine in ("numpy", "stdlib"):
+            resident, shared_out = _peak(bench.argv(path, engine=engine, workers=2))
+            result = {
+                "memory_of": engine,
+                "gigabytes": round(path.stat().st_size / 1e9, 2),
+                "rss_mib": round(resident, 1),
+                "pss_mib": round(shared_out, 1),
+            }
+            print(json.dumps(result))
+            results.append(result)
+    return results
+
+
+def _peak(argv: list[str]) -> tuple[float, float]:
+    """Return the most memory of a program and its workers, in MiB: pages counted in each process, and once."""
+    process = subprocess.Popen(argv, stdout=subprocess.DEVNULL)
+    peak = (0.0, 0.0)
+    while process.poll() is None:
+        sums = [0.0, 0.0]
+        for pid in (process.pid, *_children(process.pid)):
+            try:
+                rollup = Path(f"/proc/{pid}/smaps_rollup").read_text()
+            except OSError:
+                continue
+            for number, field in enumerate(("Rss:", "Pss:")):
+                sums[number] += sum(int(row.split()[1]) for row in rollup.splitlines() if row.startswith(field)) / 1024
+        peak = max(peak[0], sums[0]), max(peak[1], sums[1])
+        time.sleep(0.01)
+    if process.returncode:
+        raise RuntimeError(f"check-ckpt ended with {process.returncode}")
+    return peak
+
+
+def _children(pid: int) -> list[int]:
+    try:
+        return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except OSError:
+        return []
+
+
 def main() -> None:
-    """Measure one gigabyte."""
+    """Measure one gigabyte in the page cache, four on the disk, and memory at both and less."""
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", action="append", choices=["warm", "cold", "memory"])
     parser.add_argument("--megabytes", type=int, default=1000)
     parser.add_argument("--times", type=int, default=5)
+    parser.add_argument("--libraries", type=Path, help="a folder with isal, as pip install --target lays it out")
     options, _ = parser.parse_known_args()
-    compare(options.megabytes, options.times)
+    what = options.only or ["warm", "cold", "memory"]
+    with tempfile.TemporaryDirectory(prefix="remoterun-bench-") as folder:
+        bench = Bench(Path(folder), options.libraries)
+        if "warm" in what:
+            warm(bench, options.megabytes, options.times)
+        if "cold" in what:
+            cold(bench, 4 * options.megabytes, min(3, options.times))
+        if "memory" in what:
+            memory(bench, tuple(round(options.megabytes * share) for share in (0.3, 1, 4)))
 
 
 if __name__ == "__main__":

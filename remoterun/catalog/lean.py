@@ -34,12 +34,11 @@ def lean(code: str) -> str:
         first = not between.rpartition("\n")[2].strip() if "\n" in between or not at else False
         if token.startswith("#"):
             token = "" if first else token
+        elif first and before in {"", ":"} and token.startswith('"""'):
+            # A body needs a statement; but in front of `from __future__` there may be none.
+            token = before.replace(":", "0") + "\n" * token.count("\n")
         else:
-            if first and before in {"", ":"} and token.startswith('"""'):
-                # A body needs a statement; but in front of `from __future__` there may be none.
-                token = before.replace(":", "0") + "\n" * token.count("\n")
-            else:
-                before = token[-1:]
+            before = token[-1:]
         parts.append(token)
         at = match.end()
     return "".join((*parts, code[at:]))

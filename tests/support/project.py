@@ -119,6 +119,13 @@ def write_project(folder: Path, hosts: Sequence[LabHost], **more: Mapping[str, A
     return Project(folder=folder)
 
 
+def piped(argv: Sequence[str], reader: str) -> Result:
+    """Run a command line whose output goes to a shell's reader (``head -n 3``); gives what that printed."""
+    script = f'"$@" | {reader}; exit ${{PIPESTATUS[0]}}'
+    done = subprocess.run(["bash", "-c", script, "-", *argv], capture_output=True, timeout=60, check=False)
+    return Result(status=done.returncode, stdout=done.stdout, stderr=done.stderr.decode("utf-8", "replace"))
+
+
 def end(process: subprocess.Popen[bytes], number: int = signal.SIGINT, timeout: float = 60) -> Result:
     """Send a signal to a started command line and collect what it gave."""
     os.kill(process.pid, number)

@@ -18,12 +18,14 @@ class Told(Control):
     def __init__(self) -> None:
         super().__init__()
         self.held: list[str] = []
+        self.all_go_on = asyncio.Event()
 
     def hold(self, target: str) -> None:
         self.held.append(target)
 
     def go_on(self) -> None:
         self.held.clear()
+        self.all_go_on.set()
 
 
 def with_pipe(work: Callable[[int, Outlet, Told], Coroutine[Any, Any, None]]) -> None:
@@ -89,8 +91,7 @@ def test_who_was_held_goes_on_before_all_is_read() -> None:
             backlog.note("loud")
         waiting = outlet.waiting
         await read_all(reader, waiting - MOST_BYTES // 8)
-        while control.held:
-            await asyncio.sleep(0)
+        await asyncio.wait_for(control.all_go_on.wait(), 60)
         assert outlet.waiting > 0
         backlog.close()
 
@@ -107,9 +108,7 @@ def test_a_reader_that_leaves_holds_nobody() -> None:
             outlet.write(b"x" * (1 << 20))
             backlog.note("loud")
         os.close(reader)
-        async with asyncio.timeout(60):
-            while control.held:
-                await asyncio.sleep(0)
+        await asyncio.wait_for(control.all_go_on.wait(), 60)
         assert len(broken) == 1
         backlog.close()
 

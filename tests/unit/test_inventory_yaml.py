@@ -11,8 +11,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from remoterun.errors import ConfigError, Problem
 from remoterun import store
+from remoterun.errors import ConfigError, Problem
 from remoterun.inventory import Inventory
 from remoterun.inventory import yamlfile as yf
 from remoterun.playbook import load_playbook

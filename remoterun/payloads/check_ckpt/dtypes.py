@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Dict, NamedTuple, Optional, Tuple
 
 
@@ -10,9 +11,9 @@ class Dtype(NamedTuple):
 
     `bits`: of one element. `lane`: bytes of the unit that is looked at (a complex element has two lanes). `kind`:
     "ieee" (all ones in the exponent mean NaN or infinity), "codes" (one byte, with listed patterns), "clean" (can hold
-    neither), "opaque" (not known). `exponent` and `mantissa` are masks of a lane; a pattern without its sign is
-    non-finite when `exponent`, if not 0, is reached. `tops` are the values that the highest byte of a non-finite lane
-    can have.
+    neither), "opaque" (not known). `exponent` and `mantissa` are masks of an "ieee" lane; a pattern without its
+    sign is non-finite when `exponent` is reached. `tops` are the values that the highest byte of a non-finite lane
+    can have. `fraction` (bits) and `bias` make a number of a "codes" byte; one without fraction has no sign either.
     """
 
     name: str
@@ -26,6 +27,8 @@ class Dtype(NamedTuple):
     nan: bytes = b""
     inf: bytes = b""
     negative_inf: bytes = b""
+    fraction: int = 0
+    bias: int = 0
 
     @property
     def size(self) -> int:
@@ -36,6 +39,31 @@ class Dtype(NamedTuple):
     def parts(self) -> int:
         """Return the lanes of one element."""
         return max(1, self.bits // (8 * self.lane))
+
+    @property
+    def smallest(self) -> float:
+        """Return the smallest number of an "ieee" format that is not subnormal."""
+        mantissa = self.mantissa.bit_length()
+        return math.ldexp(1.0, 2 - (1 << (8 * self.lane - 2 - mantissa)))
+
+    @property
+    def odd(self) -> bytes:
+        """Return the bytes of a "codes" format that mean no finite number."""
+        return self.nan + self.inf + self.negative_inf
+
+    def value(self, code: int) -> float:
+        """Return the number that a byte of a "codes" format means, whatever it would be were it finite."""
+        if not self.fraction:
+            return math.ldexp(1.0, code - self.bias)
+        exponent, fraction = (code & 0x7F) >> self.fraction, code & ((1 << self.fraction) - 1)
+        if exponent:
+            fraction += 1 << self.fraction
+        number = math.ldexp(fraction, max(exponent, 1) - self.bias - self.fraction)
+        return -number if code & 0x80 else number
+
+    def subnormal(self, code: int) -> bool:
+        """Tell whether a byte of a "codes" format means a subnormal number; zero is none."""
+        return bool(self.fraction) and 0 < code & 0x7F < 1 << self.fraction
 
 
 def _ieee(name: str, lane: int, mantissa_bits: int, parts: int = 1) -> Dtype:
@@ -48,9 +76,9 @@ def _ieee(name: str, lane: int, mantissa_bits: int, parts: int = 1) -> Dtype:
     return Dtype(name, 8 * lane * parts, "ieee", True, lane, exponent, mantissa, tuple(bytes([top]) for top in tops))
 
 
-def _codes(name: str, nan: bytes, inf: bytes = b"", negative_inf: bytes = b"", exponent: int = 0) -> Dtype:
+def _codes(name: str, fraction: int, bias: int, nan: bytes, inf: bytes = b"", negative_inf: bytes = b"") -> Dtype:
     tops = tuple(bytes([code]) for code in nan + inf + negative_inf)
-    return Dtype(name, 8, "codes", True, 1, exponent, 0, tops, nan, inf, negative_inf)
+    return Dtype(name, 8, "codes", True, 1, 0, 0, tops, nan, inf, negative_inf, fraction, bias)
 
 
 def _clean(name: str, bits: int, *, floating: bool = False) -> Dtype:
@@ -67,11 +95,11 @@ _ALL = (
     _ieee("complex128", 8, 52, parts=2),
     _ieee("complex64", 4, 23, parts=2),
     _ieee("complex32", 2, 10, parts=2),
-    _codes("float8_e4m3fn", b"\x7f\xff", exponent=0x7F),
-    _codes("float8_e5m2", b"\x7d\x7e\x7f\xfd\xfe\xff", b"\x7c", b"\xfc", exponent=0x7C),
-    _codes("float8_e4m3fnuz", b"\x80"),
-    _codes("float8_e5m2fnuz", b"\x80"),
-    _codes("float8_e8m0fnu", b"\xff"),
+    _codes("float8_e4m3fn", 3, 7, b"\x7f\xff"),
+    _codes("float8_e5m2", 2, 15, b"\x7d\x7e\x7f\xfd\xfe\xff", b"\x7c", b"\xfc"),
+    _codes("float8_e4m3fnuz", 3, 8, b"\x80"),
+    _codes("float8_e5m2fnuz", 2, 16, b"\x80"),
+    _codes("float8_e8m0fnu", 0, 127, b"\xff"),
     _clean("float4_e2m1fn_x2", 8, floating=True),
     _clean("float4_e2m1", 4, floating=True),
     _clean("float6_e2m3", 6, floating=True),

@@ -129,6 +129,17 @@ class Progress(NamedTuple):
     where: str
 
 
+class Rounded(NamedTuple):
+    """Say that a part of one tensor is another one rounded: elements of `copy` from `first` on, and all of `exact`.
+
+    Both are tensors by their index, with their elements in one row.
+    """
+
+    copy: int
+    first: int
+    exact: int
+
+
 class FlawedError(Exception):
     """End the reading of one file with a finding."""
 
@@ -140,16 +151,20 @@ class FlawedError(Exception):
 class Checkpoint:
     """Gather what a reader finds in one checkpoint.
 
-    `size` counts the bytes of its files. `empty` names tensors that were saved without data. `decoded` tells whether
-    the tensors are known, `unsupported` why they are not looked at although the file may be sound. `progress` has every
-    place that tells a step or an epoch, the first of each being the one that counts. `schedulers` and `scalers` hold
-    their plain numbers. `parts` names what is there at all: model, optimizer, scheduler, scaler, rng, dataloader.
+    `size` counts the bytes of its files, `holes` are parts of them that were never written. `empty` names tensors that
+    were saved without data. `decoded` tells whether the tensors are known, `unsupported` why they are not looked at
+    although the file may be sound. `progress` has every place that tells a step or an epoch, the first of each being
+    the one that counts. `schedulers` and `scalers` hold their plain numbers. `parts` names what is there at all: model,
+    optimizer, scheduler, scaler, rng, dataloader.
+    `copied` counts floating-point elements of the model that stand in a second file, too. `digests` are the SHA-256
+    that whole files ought to have, by their numbers; `rounded` says which weights ought to be others in less precision.
     """
 
     def __init__(self, fmt: str, size: int) -> None:
         self.format = fmt
         self.size = size
         self.regions: List[Region] = []
+        self.holes: List[Region] = []
         self.tensors: List[Tensor] = []
         self.empty: List[str] = []
         self.unchecked: List[Unchecked] = []
@@ -161,6 +176,9 @@ class Checkpoint:
         self.schedulers: List[Dict[str, Number]] = []
         self.scalers: List[Dict[str, Number]] = []
         self.parts: Set[str] = set()
+        self.copied = 0
+        self.digests: Dict[int, str] = {}
+        self.rounded: List[Rounded] = []
         self.decoded = False
         self.truncated = False
         self.unsupported = ""
@@ -177,22 +195,28 @@ class Checkpoint:
         """Note a finding."""
         self.found.append(Found(rule, message, data, severity, next_step))
 
-    def absorb(self, other: Checkpoint, file: int) -> None:
+    def absorb(self, other: Checkpoint, file: Optional[int]) -> None:
         """Take over what was found in one of several files, which is file number `file` of this checkpoint.
 
+        None stands for a part that counts the files as this checkpoint does.
         Whether it is decoded, truncated or unsupported, and its size and format, are for the caller to join.
         """
         regions, tensors = len(self.regions), len(self.tensors)
-        self.regions += [region._replace(file=file) for region in other.regions]
+        self.regions += [region._replace(file=region.file if file is None else file) for region in other.regions]
+        self.holes += [hole._replace(file=hole.file if file is None else file) for hole in other.holes]
         self.tensors += [tensor._replace(region=tensor.region + regions) for tensor in other.tensors]
         self.optimizers += [_moved(each, tensors) for each in other.optimizers]
         self.empty += other.empty
-        self.unchecked += [each._replace(place="%d:%s" % (file, each.place or each.name)) for each in other.unchecked]
+        start = "" if file is None else "%d:" % file
+        self.unchecked += [each._replace(place=start + (each.place or each.name)) for each in other.unchecked]
         self.found += other.found
         self.progress += other.progress
         self.schedulers += other.schedulers
         self.scalers += other.scalers
         self.parts |= other.parts
+        self.copied += other.copied
+        self.rounded += [Rounded(each.copy + tensors, each.first, each.exact + tensors) for each in other.rounded]
+        self.digests.update({number if file is None else file: digest for number, digest in other.digests.items()})
 
 
 def _moved(optimizer: Optimizer, shift: int) -> Optimizer:
@@ -209,6 +233,16 @@ def product(numbers: Tuple[int, ...]) -> int:
     for number in numbers:
         result *= number
     return result
+
+
+def row_major(shape: Tuple[int, ...]) -> Tuple[int, ...]:
+    """Return the strides of a tensor whose elements lie one after the other, the last dimension running fastest."""
+    stride = []
+    step = 1
+    for size in reversed(shape):
+        stride.append(step)
+        step *= size
+    return tuple(reversed(stride))
 
 
 def clean_text(text: str, limit: int = 300) -> str:

@@ -20,7 +20,13 @@ class NotRegularError(Exception):
 
 
 class Source:
-    """Read one file without moving a position and without mapping it (a truncated mapping is a SIGBUS)."""
+    """Read one file without moving a position and without mapping it (a truncated mapping is a SIGBUS).
+
+    `base` is where it begins in the file, and `whole` whether it is all of it; a `window` is not.
+    """
+
+    base = 0
+    whole = True
 
     def __init__(self, path: str) -> None:
         # Opening a FIFO would wait for a writer without O_NONBLOCK.
@@ -50,6 +56,7 @@ class Source:
         """Read bytes; fewer come back at the end of the file."""
         parts = []
         size = max(0, min(size, self.size - offset))
+        offset += self.base
         while size > 0:
             part = os.pread(self.fd, size, offset)
             if not part:
@@ -59,12 +66,17 @@ class Source:
             size -= len(part)
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
+    def window(self, offset: int, size: int) -> Source:
+        """Return a part of the file to be read like a file of its own; it ends with this one."""
+        return _Window(self, offset, size)
+
     def read_into(self, view: memoryview, offset: int) -> None:
         """Fill a buffer.
 
         Raises:
             ShrunkError: when the file ends first.
         """
+        offset += self.base
         while view:
             count = os.preadv(self.fd, [view], offset)
             if not count:
@@ -86,6 +98,34 @@ class Source:
         except FileNotFoundError:
             return "was moved away"
         return "" if identity(there) == identity(now) else "was replaced"
+
+
+class _Window(Source):
+    whole = False
+
+    def __init__(self, whole: Source, offset: int, size: int) -> None:
+        self.fd = whole.fd
+        self.path = whole.path
+        self.seen = whole.seen
+        self.base = whole.base + max(0, offset)
+        self.size = max(0, min(size, whole.size - offset))
+
+    def close(self) -> None:
+        """Leave the descriptor to the whole file."""
+
+
+class Held(Source):
+    """Be a source whose bytes are in memory."""
+
+    def __init__(self, data: bytes) -> None:
+        self.fd = -1
+        self.path = ""
+        self.size = len(data)
+        self._data = data
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Read bytes; fewer come back at the end."""
+        return self._data[offset : offset + size]
 
 
 def identity(status: os.stat_result) -> Tuple[int, int]:

@@ -1,12 +1,11 @@
-"""What a checkpoint's object is made of: the model's tensors, the optimizer's, and how far training was."""
+"""What a checkpoint's object is made of: the model's tensors and the optimizer's."""
 
 from __future__ import annotations
 
-import math
-from typing import TYPE_CHECKING, Any, Callable, FrozenSet, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Dict, FrozenSet, Iterator, List, NamedTuple, Optional, Set, Tuple
 
-from ..model import EMA, MODEL, OPTIMIZER, OTHER, clean_text
-from .nodes import Call, Pairs, Persistent, string_items
+from ..model import EMA, MASTER, MODEL, OPTIMIZER, OTHER, clean_text
+from .nodes import Call, Pairs, Persistent, pairs, string_items
 from .rebuild import rebuild
 
 if TYPE_CHECKING:
@@ -18,45 +17,59 @@ _ROLE_DEPTH = 3
 # Deeper than this, they are no names.
 _NAME_DEPTH = 100
 # What is left unvisited is still read, as storages that belong to nothing.
-_MOST_CONTAINERS = 400_000
+_MOST_CONTAINERS = 200_000
+# Counting what is no container, too; 60,000 tensors with what goes with them make 200,000.
+_MOST_VISITS = 2_000_000
 
 # The role of what keeps out of the others, whatever it holds; OTHER is what nobody has named.
 ASIDE = "aside"
-_ROLES = (MODEL, EMA, OPTIMIZER, OTHER, ASIDE)
+_ROLES = (MODEL, EMA, MASTER, OPTIMIZER, OTHER, ASIDE)
 
 
-def _listed(text: str) -> FrozenSet[str]:
+def listed(text: str) -> FrozenSet[str]:
+    """Return the words of a text."""
     return frozenset(text.split())
 
 
-_STEP_WORDS = _listed("step steps epoch epochs")
-_STATE_WORDS = _listed(
+_STEP_WORDS = listed("step steps epoch epochs")
+STATE_WORDS = listed(
     """lr sched scheduler schedulers scaler amp rng random sampler loader dataloader metric metrics loss losses history
     callback callbacks args arguments config cfg conf hparams hyper options"""
 )
-_PROGRESS_WORDS = _listed("loop loops meta metadata")
-_MODEL_WORDS = _listed(
+_PROGRESS_WORDS = listed("loop loops meta metadata")
+_MODEL_WORDS = listed(
     """model module net network weights params parameters student teacher generator discriminator actor critic policy
     backbone encoder decoder lora adapter unet"""
 )
 # A key's words say what it holds; the first of these that has one of them decides.
 _WORDS = (
-    (ASIDE, _STEP_WORDS | _STATE_WORDS | _PROGRESS_WORDS),
-    (OPTIMIZER, _listed("opt optim optims optimizer optimizers optimiser optimisers")),
-    (EMA, _listed("ema averaged swa shadow")),
+    (ASIDE, _STEP_WORDS | STATE_WORDS | _PROGRESS_WORDS),
+    (OPTIMIZER, listed("opt optim optims optimizer optimizers optimiser optimisers")),
+    (MASTER, listed("master")),
+    (EMA, listed("ema averaged swa shadow")),
     (MODEL, _MODEL_WORDS),
 )
+# How the keys begin under which optimizers keep weights of their own.
+_MASTERS = ("master", "fp32_", "single_partition_of_fp32")
+_TELLING = ("state", "param_groups", "_parameters")
 # Attributes of torch modules that are no part of a parameter's name.
 _UNNAMED = ("", "_modules", "_parameters", "_buffers")
+# The name of a tensor that is all there is.
+THE_WHOLE = "(the whole file)"
+
+
+# Reads a plain number, a numpy scalar or a tensor of one element; None for anything else.
+ReadNumber = Callable[[object], "Optional[Number]"]
 
 
 class Placed(NamedTuple):
-    """Hold a tensor with its name, its role and its last key."""
+    """Hold a tensor with its name, its role, its last key, and the node that describes it."""
 
     name: str
     role: str
     key: str
     tensor: Rebuilt
+    node: object
 
 
 class _Path(NamedTuple):
@@ -67,14 +80,16 @@ class _Path(NamedTuple):
 
 def role_of(key: str) -> str:
     """Say what a key of a training state holds: one of the roles, or `ASIDE` for what stays out of them."""
-    words = _words(key)
+    if key.isdigit():
+        return OTHER
+    cut = words(key)
     for role, known in _WORDS:
-        if not known.isdisjoint(words):
+        if not known.isdisjoint(cut):
             return role
-    return MODEL if words[-2:] == ["state", "dict"] else OTHER
+    return MODEL if cut[-2:] == ["state", "dict"] else OTHER
 
 
-def _words(key: str) -> List[str]:
+def words(key: str) -> List[str]:
     """Cut a key into words: optimizer_G, optimizerG and netG hold two each."""
     if len(key) > 100:
         return []
@@ -84,7 +99,7 @@ def _words(key: str) -> List[str]:
 
 def survey(root: object) -> List[Placed]:
     """List the tensors of an object, each with its role; what belongs together stands in its own order."""
-    placed = list(_walk(root))
+    placed = list(_Walk().run(root))
     roles = {item.role for item in placed}
     if MODEL not in roles:
         # No key named the model: a plain state dict, a pair of networks, or nothing but averaged weights.
@@ -93,62 +108,100 @@ def survey(root: object) -> List[Placed]:
     return [item._replace(role=OTHER) if item.role == ASIDE else item for item in placed]
 
 
-def _walk(root: object) -> Iterator[Placed]:
-    """Visit level by level, but all of what has a role before the next level, lest it is missed among much else."""
-    waiting: List[Tuple[Any, str, _Path]] = [(root, OTHER, _Path(None, "", 0))]
-    seen: Set[int] = set()
-    while waiting:
-        pending, waiting = waiting[::-1], []
-        while pending and len(seen) < _MOST_CONTAINERS:
-            node, role, path = pending.pop()
+class _Open(NamedTuple):
+    """Hold a container that is being visited: what is left of it, its role and its name."""
+
+    parts: Iterator[Tuple[object, Any]]
+    role: str
+    path: _Path
+
+
+class _Walk:
+    """Visit level by level, but all of what has a role before the next level, lest it is missed among much else.
+
+    Of what is to be visited, only containers are kept, and not what they hold, which may be a million times the same.
+    """
+
+    def __init__(self) -> None:
+        self._seen: Set[int] = set()
+        self._by_keys: Dict[int, str] = {}
+        self._left = _MOST_VISITS
+
+    def run(self, root: object) -> Iterator[Placed]:
+        level = [_Open(iter([("", root)]), OTHER, _Path(None, "", 0))]
+        while level:
+            following: List[_Open] = []
+            for opened in level:
+                yield from self._visit(opened, following)
+            level = following
+
+    def _visit(self, opened: _Open, following: List[_Open]) -> Iterator[Placed]:
+        stack = [opened]
+        while stack and self._left > 0 and len(self._seen) < _MOST_CONTAINERS:
+            parts, role, parent = stack[-1]
+            found = next(parts, None)
+            if found is None:
+                stack.pop()
+                continue
+            self._left -= 1
+            label, node = found
+            if not _is_container(node):
+                continue
+            named = label != "" and parent.depth < _NAME_DEPTH
+            path = _Path(parent, _label(label), parent.depth + 1) if named else parent
+            if role == OPTIMIZER and path.label.startswith(_MASTERS):
+                role = MASTER
             tensor = rebuild(node)
             if tensor is not None:
-                # A key gives its role to what is below it; a tensor right under it may be anything.
-                aside = role == OTHER and path.depth == 1 and "." not in path.label and role_of(path.label) == ASIDE
-                yield Placed(_name(path), ASIDE if aside else role, clean_text(path.label, 100), tensor)
+                yield Placed(_name(path), _role_of_tensor(role, path), clean_text(path.label, 100), tensor, node)
                 continue
-            if role == OTHER:
-                role = _role_of_container(node, path)
-            mark = id(node) * len(_ROLES) + _ROLES.index(role)
-            if mark in seen:
-                continue
-            seen.add(mark)
-            children = _children(node, role, path)
-            if role == OTHER:
-                waiting += children
-            else:
-                pending += reversed(children)
+            inner = self._open(node, role, path)
+            if inner is not None:
+                (following if inner.role == OTHER else stack).append(inner)
 
+    def _open(self, node: object, role: str, path: _Path) -> Optional[_Open]:
+        """Begin to visit a container; None when that was done in the same role."""
+        if role == OTHER:
+            role = role_of(path.label) if 0 < path.depth <= _ROLE_DEPTH else OTHER
+        if role == OTHER:
+            role = self._role_by_keys(node)
+        mark = id(node) * len(_ROLES) + _ROLES.index(role)
+        if mark in self._seen:
+            return None
+        self._seen.add(mark)
+        return _Open(_parts(node), role, path)
 
-def _role_of_container(node: object, path: _Path) -> str:
-    role = role_of(path.label) if 0 < path.depth <= _ROLE_DEPTH else OTHER
-    if role != OTHER:
+    def _role_by_keys(self, node: object) -> str:
+        """Say what a container is by the keys in it, which are looked at once however often it is met."""
+        role = self._by_keys.get(id(node))
+        if role is None:
+            keys = {key for key, _ in string_items(node) if key in _TELLING}
+            role = MODEL if "_parameters" in keys else OTHER
+            self._by_keys[id(node)] = role = OPTIMIZER if {"state", "param_groups"} <= keys else role
         return role
-    keys = {key for key, _ in string_items(node)}
-    if {"state", "param_groups"} <= keys:
-        return OPTIMIZER
-    return MODEL if "_parameters" in keys else OTHER
 
 
-def _children(node: object, role: str, path: _Path) -> List[Tuple[Any, str, _Path]]:
-    children = []
-    for label, child in _parts(node):
-        if isinstance(child, (Pairs, Call, list, tuple, Persistent)):
-            named = label != "" and path.depth < _NAME_DEPTH
-            children.append((child, role, _Path(path, _label(label), path.depth + 1) if named else path))
-    return children
+def _is_container(node: object) -> bool:
+    return bool(node) if isinstance(node, (list, tuple)) else isinstance(node, (Pairs, Call, Persistent))
+
+
+def _role_of_tensor(role: str, path: _Path) -> str:
+    # A key gives its role to what is below it; a tensor right under it may be anything.
+    if role == OTHER and path.depth == 1 and "." not in path.label and role_of(path.label) == ASIDE:
+        return ASIDE
+    return role
 
 
 def _parts(node: object) -> Iterator[Tuple[object, Any]]:
     if isinstance(node, Pairs):
-        yield from node.items()
+        yield from pairs(node.flat)
     elif isinstance(node, (list, tuple)):
         yield from enumerate(node)
     elif isinstance(node, Call):
         for group in (node.args, node.state):
             for part in group:
                 yield "", part
-        yield from zip(node.flat[::2], node.flat[1::2])
+        yield from pairs(node.flat)
         yield from enumerate(node.elements)
 
 
@@ -167,34 +220,4 @@ def _name(path: _Path) -> str:
             labels.append(at.label)
             length += len(at.label) + 1
         at = at.parent
-    return clean_text(".".join(reversed(labels))) or "(the whole file)"
-
-
-# --- progress of training -------------------------------------------------------------------------------------------
-
-_STEP = ("global_step", "global_steps", "step", "current_step", "train_step", "steps", "iteration", "iter", "it")
-_EPOCH = ("epoch", "current_epoch")
-ReadNumber = Callable[[object], "Optional[Number]"]
-
-
-def progress(root: object, number: ReadNumber) -> Tuple[Optional[int], Optional[Number]]:
-    """Return step and epoch, from the usual keys of the object or of what is directly below it.
-
-    `number` reads a value: a plain number, a numpy scalar or a tensor of one element.
-    """
-    places = [string_items(root)]
-    for key, value in places[0]:
-        if isinstance(value, (Pairs, Call)) and role_of(key) in (OTHER, ASIDE) and _STATE_WORDS.isdisjoint(_words(key)):
-            places.append(string_items(value))
-    step = _first(places, _STEP, number)
-    return (int(step) if step is not None and step == int(step) else None), _first(places, _EPOCH, number)
-
-
-def _first(places: Sequence[List[Tuple[str, Any]]], names: Sequence[str], number: ReadNumber) -> Optional[Number]:
-    for items in places:
-        known = dict(items)
-        for name in names:
-            value = number(known[name]) if name in known else None
-            if value is not None and math.isfinite(value):
-                return value
-    return None
+    return clean_text(".".join(reversed(labels))) or THE_WHOLE

@@ -5,7 +5,20 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, Any, Dict, List, Tuple
 
-from .nodes import Blob, BombError, Call, Decoded, Global, Pairs, Persistent, PickleError, TooLargeError
+from .nodes import (
+    INNER,
+    PASSED_OVER,
+    Blob,
+    BombError,
+    Call,
+    CutOffError,
+    Decoded,
+    Global,
+    Pairs,
+    Persistent,
+    PickleError,
+    TooLargeError,
+)
 from .opcodes import HANDLERS
 
 if TYPE_CHECKING:
@@ -16,14 +29,16 @@ if TYPE_CHECKING:
 BUDGET = 128 * 1024 * 1024
 _MAX_GLOBALS = 5_000
 _MAX_LINE = 4096
+_MAX_TEXT_LINE = 1024 * 1024
 # The budget is looked at once per block, so what a block can ask for must be little.
 _BLOCK = 256 * 1024
 # An opcode with an argument of eight bytes.
 _LONGEST = 9
-
-
-# What the memo holds at numbers that were passed over.
-_PASSED_OVER = object()
+# Bytes that may hold more than a label.
+_LARGE = 1024
+# These call what they are given.
+_CALLING = ("torch._tensor._rebuild_from_type_v2", "torch._tensor._rebuild_from_type")
+_SPECIAL = frozenset(("getattr", "OrderedDict", "_load_from_bytes", "_rebuild_from_type_v2", "_rebuild_from_type"))
 
 
 class Machine:
@@ -51,6 +66,7 @@ class Machine:
         self.persistent: List[Persistent] = []
         self.uses: Dict[Global, List[str]] = {}
         self.oddities: List[str] = []
+        self._blobs: List[Blob] = []
 
     def decode(self) -> Decoded:
         """Return what the pickle describes.
@@ -70,8 +86,9 @@ class Machine:
             raise type(error)("at byte %d: %s" % (self.done, error)) from None
         except (IndexError, ValueError, TypeError, struct.error) as error:
             # What an opcode finds missing or of another kind than it needs.
-            raise PickleError("at byte %d: %s" % (self.done, str(error) or type(error).__name__)) from error
-        return Decoded(result[0], self.persistent, self._base + self.at)
+            kind = CutOffError if self._base + self.at >= self._end else PickleError
+            raise kind("at byte %d: %s" % (self.done, str(error) or type(error).__name__)) from error
+        return Decoded(result[0], self.persistent, self._base + self.at, self._blobs)
 
     @property
     def done(self) -> int:
@@ -86,7 +103,7 @@ class Machine:
             raise TooLargeError("its objects would take more than %d MB" % (self._budget >> 20))
         position = self._base + self.at
         if position >= self._end:
-            raise PickleError("it is cut off")
+            raise CutOffError("it is cut off")
         if position + _LONGEST > self._base + len(self.buffer) < self._end:
             self._load(0)
 
@@ -94,13 +111,13 @@ class Machine:
         """Fill the buffer from the next byte on, with `size` bytes at least."""
         position = self._base + self.at
         if position + size > self._end:
-            raise PickleError("it is cut off")
+            raise CutOffError("it is cut off")
         self.buffer = self._source.read(position, min(max(size, _BLOCK), self._end - position))
         self._base, self.at = position, 0
         last = position + len(self.buffer) >= self._end
         self._refill_at = len(self.buffer) if last else len(self.buffer) - _LONGEST
         if len(self.buffer) < size:
-            raise PickleError("it is cut off")
+            raise CutOffError("it is cut off")
 
     def number(self, size: int) -> int:
         """Read an argument of at most eight bytes, which are in the buffer."""
@@ -119,26 +136,49 @@ class Machine:
         return data
 
     def line(self) -> bytes:
-        """Read up to the end of a line."""
+        """Read up to the end of a line, a short one."""
         if len(self.buffer) - self.at < _MAX_LINE and self._base + len(self.buffer) < self._end:
             self._load(0)
         stop = self.buffer.find(b"\n", self.at, self.at + _MAX_LINE)
         if stop < 0:
-            raise PickleError("a line does not end")
+            raise CutOffError("a line does not end")
         line = self.buffer[self.at : stop]
         self.at = stop + 1
         return line
+
+    def text_line(self) -> bytes:
+        """Read up to the end of a line that may be long: arrays are text in protocols 0 and 1."""
+        stop = self.buffer.find(b"\n", self.at, self.at + _MAX_LINE)
+        if stop >= 0:
+            line = self.buffer[self.at : stop]
+            self.at = stop + 1
+            return line
+        position = self._base + self.at
+        data = self._source.read(position, min(_MAX_TEXT_LINE, self._end - position))
+        line, end, _ = data.partition(b"\n")
+        if not end:
+            whole = position + len(data) >= self._end
+            raise CutOffError("it is cut off") if whole else TooLargeError("a line of more than %d bytes" % len(data))
+        self._go_on(position + len(line) + 1)
+        return line
+
+    def _go_on(self, position: int) -> None:
+        """Have what follows read anew."""
+        self.buffer, self._base, self.at, self._refill_at = b"", position, 0, 0
 
     def leave(self, size: int, *, text: bool) -> Blob:
         """Step over a string that stays in the file."""
         position = self._base + self.at
         if position + size > self._end:
-            raise PickleError("it is cut off")
+            raise CutOffError("it is cut off")
         if self.at + size <= len(self.buffer):
             self.at += size
         else:
-            self.buffer, self._base, self.at, self._refill_at = b"", position + size, 0, 0
-        return Blob(position, size, text)
+            self._go_on(position + size)
+        blob = Blob(position, size, text)
+        if size >= _LARGE and not text:
+            self._blobs.append(blob)
+        return blob
 
     # --- making ------------------------------------------------------------------------------------------------------
 
@@ -159,13 +199,13 @@ class Machine:
             # for.
             raise BombError("the memo number %d after %d bytes" % (index, self.done))
         else:
-            memo.extend([_PASSED_OVER] * (index - len(memo)))
+            memo.extend([PASSED_OVER] * (index - len(memo)))
             memo.append(self.stack[-1])
 
     def recall(self, index: int) -> None:
         """Put what was noted under a number on the stack."""
-        value = self.memo[index] if index >= 0 else _PASSED_OVER
-        if value is _PASSED_OVER:
+        value = self.memo[index] if index >= 0 else PASSED_OVER
+        if value is PASSED_OVER:
             raise PickleError("the memo number %d was never set" % index)
         self.left -= 16
         self.stack.append(value)
@@ -182,19 +222,50 @@ class Machine:
         """Put what calling a global would have returned on the stack."""
         if not isinstance(args, tuple):
             raise PickleError("arguments in a %s" % type(args).__name__)
-        if isinstance(func, Global) and func.path == "builtins.getattr" and _names_inner(args):
+        if isinstance(func, Global):
+            if func.name in _SPECIAL and self._call_special(func, args):
+                return
+            self._use(func, "called")
+            self.push(Call(func, args, func), 100)
+        else:
+            self._use(func, "called")
+            self.push(Call(func, args, func.origin), 100)
+
+    def _call_special(self, func: Global, args: Tuple[Any, ...]) -> bool:
+        """Take care of the calls that make something else than an object; False for all others."""
+        path = func.path
+        if path == "builtins.getattr" and _names_inner(args):
             # Protocols below 4 name a nested class by looking it up in the outer one.
             self.find(args[0].module, "%s.%s" % (args[0].name, args[1]))
-            return
-        self._use(func, "called")
-        if isinstance(func, Global) and func.name == "OrderedDict" and func.module == "collections":
+            return True
+        if path in _CALLING and args and isinstance(args[0], Global):
+            self._use(args[0], "called")
+        if path == "collections.OrderedDict":
+            self._use(func, "called")
             self.push(_ordered(args), 120)
-        else:
-            self.push(Call(func, args, func if isinstance(func, Global) else func.origin), 100)
+            return True
+        if path == "torch.storage._load_from_bytes" and args:
+            self._use(func, "called")
+            self.refer((INNER, args[0]))
+            return True
+        return False
+
+    def refer(self, pid: Any) -> None:
+        """Put an object outside the pickle on the stack."""
+        if isinstance(pid, tuple) and len(pid) > 1 and pid[0] == "module" and isinstance(pid[1], Global):
+            # torch's old format says so of the first mention of a class, to add its source.
+            self.push(pid[1], 16)
+            return
+        node = Persistent(pid)
+        self.persistent.append(node)
+        self.push(node, 160)
 
     def build(self, target: Any, state: Any) -> None:
         """Give an object its state; of plain mappings it is of no interest."""
-        if isinstance(target, Call):
+        if isinstance(target, Global):
+            # A class or function that is changed itself, for all who use it later.
+            self._use(target, "changed")
+        elif isinstance(target, Call):
             self._use(target.origin, "built")
             self.left -= 100
             target.build(state)

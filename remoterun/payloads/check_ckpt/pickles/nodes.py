@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 
 class PickleError(Exception):
@@ -13,8 +13,16 @@ class BombError(PickleError):
     """Say that a pickle asks for what no checkpoint needs."""
 
 
+class CutOffError(PickleError):
+    """Say that a pickle does not end where it has to."""
+
+
 class TooLargeError(PickleError):
     """Say that a pickle, honest or not, holds more than can be decoded in little memory."""
+
+
+# What a memo holds at numbers that were passed over.
+PASSED_OVER = object()
 
 
 class Global(NamedTuple):
@@ -47,7 +55,7 @@ class Pairs:
 
     def items(self) -> List[Tuple[Any, Any]]:
         """Return keys and values, in the order they were set."""
-        return list(zip(self.flat[::2], self.flat[1::2]))
+        return list(pairs(self.flat))
 
 
 class Call:
@@ -94,6 +102,10 @@ def added(known: Sequence[Any], more: List[Any]) -> List[Any]:
     return more
 
 
+# The first part of an id whose second are the bytes of a file inside the pickle.
+INNER = "inner"
+
+
 class Persistent:
     """Stand for an object outside the pickle, in torch files a storage; `meaning` is what its reader made of it."""
 
@@ -105,22 +117,35 @@ class Persistent:
 
 
 class Decoded(NamedTuple):
-    """Hold what a pickle describes: the object, the storages it refers to, and where in the file it ends."""
+    """Hold what a pickle describes: the object, the storages it refers to, and where in the file it ends.
+
+    `blobs` are all bytes of some length that were left in the file.
+    """
 
     root: Any
     persistent: List[Persistent]
     stop: int
+    blobs: Sequence[Blob] = ()
 
 
-def string_items(node: object) -> List[Tuple[str, Any]]:
-    """Return the entries with text keys of a mapping, or the attributes of an object."""
+def pairs(flat: Sequence[Any]) -> Iterator[Tuple[Any, Any]]:
+    """Yield keys and values of a flat list, which may be too long for a second of its length."""
+    parts = iter(flat)
+    return zip(parts, parts)
+
+
+def string_items(node: object) -> Iterator[Tuple[str, Any]]:
+    """Yield the entries with text keys of a mapping, or the attributes of an object."""
     if isinstance(node, Pairs):
         flats: List[Sequence[Any]] = [node.flat]
     elif isinstance(node, Call):
         flats = [node.flat, *(state.flat for state in states(node))]
     else:
-        return []
-    return [(key, value) for flat in flats for key, value in zip(flat[::2], flat[1::2]) if isinstance(key, str)]
+        return
+    for flat in flats:
+        for key, value in pairs(flat):
+            if isinstance(key, str):
+                yield key, value
 
 
 def states(call: Call) -> List[Pairs]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, Tuple
 
-from .nodes import BombError, Call, Pairs, Persistent, PickleError
+from .nodes import BombError, Call, Pairs, PickleError
 
 if TYPE_CHECKING:
     from .machine import Machine
@@ -110,7 +110,7 @@ def _reduce(machine: Machine) -> None:
 
 
 def _binpersid(machine: Machine) -> None:
-    _persistent(machine, machine.stack.pop())
+    machine.refer(machine.stack.pop())
 
 
 # --- numbers --------------------------------------------------------------------------------------------------------
@@ -164,14 +164,14 @@ def _python2_string(machine: Machine, size: int) -> None:
 
 
 def _quoted(machine: Machine) -> None:
-    line = machine.line()
+    line = machine.text_line()
     if len(line) < 2 or line[:1] != line[-1:] or line[:1] not in (b"'", b'"'):
         raise PickleError("a string without quotes")
     machine.push(line[1:-1].decode("latin-1"), 64 + len(line))
 
 
 def _unicode_line(machine: Machine) -> None:
-    text = machine.line().decode("raw-unicode-escape")
+    text = machine.text_line().decode("raw-unicode-escape")
     machine.push(text, 64 + 4 * len(text))
 
 
@@ -280,12 +280,6 @@ def _build(machine: Machine) -> None:
     machine.build(machine.stack[-1], state)
 
 
-def _persistent(machine: Machine, pid: Any) -> None:
-    node = Persistent(pid)
-    machine.persistent.append(node)
-    machine.push(node, 80)
-
-
 def _extension(machine: Machine, width: int) -> None:
     code = machine.number(width)
     _odd(machine, "EXT%d %d" % (width, code))
@@ -351,7 +345,7 @@ def _table() -> Tuple[Handler, ...]:
         b"L": _decimal,
         b"M": lambda machine: machine.push(machine.number(2), 32),
         b"N": _constant(None),
-        b"P": lambda machine: _persistent(machine, machine.line().decode("utf-8")),
+        b"P": lambda machine: machine.refer(machine.line().decode("utf-8")),
         b"Q": _binpersid,
         b"R": _reduce,
         b"S": _quoted,

@@ -34,7 +34,7 @@ def _paths(text: str) -> FrozenSet[str]:
 
 
 # What torch.load(weights_only=True) accepts beside storages, tensor classes and number formats:
-# torch/_weights_only_unpickler.py of torch 2.13.
+# torch/_weights_only_unpickler.py of torch 2.13; and what TorchScript's own unpickler knows.
 _PLAIN = _paths(
     """
     torch Size device bool per_tensor_affine per_tensor_symmetric per_channel_affine per_channel_symmetric
@@ -46,6 +46,8 @@ _PLAIN = _paths(
     torch.nn.parameter Parameter
     torch.serialization _get_layout
     torch.storage TypedStorage UntypedStorage
+    torch.jit._pickle build_intlist build_doublelist build_boollist build_tensorlist build_tensor_from_id
+    torch.jit._pickle restore_type_tag
     collections OrderedDict Counter
     _codecs encode
     builtins bytearray complex set
@@ -57,21 +59,38 @@ _TORCH_MODULES = _listed("torch torch.cuda torch.sparse torch.cuda.sparse")
 _HARMLESS = _paths(
     """
     builtins frozenset list dict tuple int float bool str bytes slice range object type getattr
+    builtins xrange long unicode
     collections defaultdict deque
     datetime datetime date time timedelta timezone
     functools partial
+    itertools count cycle repeat chain islice product
+    array array _array_reconstructor
     operator itemgetter attrgetter methodcaller
     _operator itemgetter attrgetter methodcaller
     copyreg _reconstructor __newobj__ __newobj_ex__
     copy_reg _reconstructor __newobj__ __newobj_ex__
     re _compile
-    logging getLogger
+    logging getLogger Logger
+    time struct_time
     zoneinfo ZoneInfo._unpickle
     types SimpleNamespace
     os _Environ stat_result
     platform uname_result
     torch layout strided memory_format
+    torch.storage _load_from_bytes
+    numpy.ma.core _mareconstruct
+    pandas._libs.internals _unpickle_block
+    pandas._libs.tslibs.timestamps _unpickle_timestamp
+    pandas._libs.tslibs.timedeltas _timedelta_unpickle
+    pandas.core.indexes.base _new_Index
+    pandas.core.indexes.datetimes _new_DatetimeIndex
     """
+)
+# Classes of the standard library that are data. Others open files or connections when they are made.
+_DATA_MODULES = _listed(
+    """abc argparse array collections collections.abc configparser contextlib copyreg dataclasses datetime decimal enum
+    fractions functools inspect ipaddress itertools numbers operator pathlib pathlib._local queue random string
+    time typing uuid weakref zoneinfo"""
 )
 _NUMPY_MODULES = _listed("numpy numpy.core.multiarray numpy._core.multiarray numpy.core.numeric numpy._core.numeric")
 _NUMPY_NAMES = _listed(
@@ -121,12 +140,15 @@ def classify(found: Global) -> str:
         return DANGEROUS
     if top == "builtins" and _DANGEROUS_BUILTINS.intersection(inner):
         return DANGEROUS
-    if top in _RISKY_MODULES:
+    # What Cython gives a class to make its objects with; it makes no others.
+    function = not inner[-1].lstrip("_")[:1].isupper() and not inner[-1].startswith("__pyx_unpickle_")
+    # The classes among the builtins are exceptions.
+    if top in _RISKY_MODULES and (function or top != "builtins"):
         return RISKY
-    function = not inner[-1].lstrip("_")[:1].isupper()
-    if top in _CODE_MODULES or (function and (top in _KNOWN_LIBRARIES or top in _standard_modules())):
+    if top in _CODE_MODULES or (function and top in _KNOWN_LIBRARIES):
         return UNLISTED
-    return FOREIGN
+    data = not function and (found.module in _DATA_MODULES or top == "builtins")
+    return UNLISTED if top in _standard_modules() and not data else FOREIGN
 
 
 def _is_plain(found: Global) -> bool:
@@ -170,6 +192,7 @@ def judge(uses: Dict[Global, List[str]], oddities: List[str], record: str) -> Li
 
 
 _FINDINGS = {
+    "changed": ("CK100", "the pickle changes %s itself, for everyone who uses it after that"),
     "dangerous": ("CK101", "loading this file can run code: its pickle uses %s"),
     "indirect": ("CK100", "the pickle calls what a call to %s returned, so nobody can tell what would run"),
     "called": ("CK100", "the pickle calls %s, which no checkpoint is known to need"),
@@ -181,6 +204,8 @@ def _group(kind: str, ways: List[str]) -> str:
     acts = [way for way in ways if way != "named"]
     if kind == DANGEROUS or (kind == RISKY and acts):
         return "dangerous"
+    if "changed" in acts:
+        return "changed"
     if kind != PLAIN and "called indirectly" in acts:
         return "indirect"
     return "called" if kind == UNLISTED and acts else "nothing"

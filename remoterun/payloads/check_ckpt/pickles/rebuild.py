@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Tuple, Union
+from typing import TYPE_CHECKING, Any, Dict, NamedTuple, Optional, Tuple, Union
 
 from ..dtypes import DTYPES, UNTYPED, Dtype, torch_storage
-from .nodes import Blob, Call, Global, Persistent
+from ..model import row_major
+from .nodes import Blob, Call, Decoded, Global, Persistent
 
 if TYPE_CHECKING:
     from typing_extensions import TypeGuard
@@ -42,6 +43,7 @@ class Array(NamedTuple):
     dtype: Optional[Dtype]
     dtype_name: str
     shape: Tuple[int, ...]
+    stride: Tuple[int, ...]
     data: Optional[Blob]
 
 
@@ -50,6 +52,8 @@ class Broken(NamedTuple):
 
     reason: str
 
+
+UNDESCRIBED = Broken("its storage is not described as torch does")
 
 Rebuilt = Union[Stored, Bare, Array, Broken]
 
@@ -91,7 +95,7 @@ def _rebuild_torch(name: str, args: Tuple[Any, ...]) -> Optional[Rebuilt]:
     if name in _PLACED:
         return _placed(name, args)
     if name == "_rebuild_meta_tensor_no_storage" and len(args) >= 2:
-        shape = _sizes(args[1])
+        shape = shape_of(args[1])
         return Broken("its shape is no shape") if shape is None else Bare(shape)
     return None
 
@@ -102,7 +106,7 @@ def _placed(name: str, args: Tuple[Any, ...]) -> Rebuilt:
     storage = _storage(args[0])
     if isinstance(storage, Broken):
         return storage
-    offset, shape, stride = args[1], _sizes(args[2]), _sizes(args[3])
+    offset, shape, stride = args[1], shape_of(args[2]), shape_of(args[3])
     if shape is None or stride is None or len(shape) != len(stride) or not is_count(offset):
         return Broken("its shape, stride or offset is no such thing")
     elements = 1
@@ -114,7 +118,7 @@ def _placed(name: str, args: Tuple[Any, ...]) -> Rebuilt:
     if name == "_rebuild_tensor_v3":
         dtype_name = args[6].name if len(args) > 6 and isinstance(args[6], Global) else "?"
         dtype = DTYPES.get(dtype_name)
-    return storage._replace(dtype=dtype, dtype_name=dtype_name, offset=offset, shape=shape, stride=stride)
+    return Stored(storage.key, storage.held, dtype, dtype_name, storage.offset + offset, shape, stride)
 
 
 def _storage(node: Persistent) -> Union[Stored, Broken]:
@@ -125,15 +129,23 @@ def _storage(node: Persistent) -> Union[Stored, Broken]:
 
 
 def _read_storage(pid: object) -> Union[Stored, Broken]:
-    """Read ``("storage", class, key, location, elements)``; raw storages count bytes."""
+    """Read ``("storage", class, key, location, elements)``; raw storages count bytes.
+
+    The old format may add ``(key, first, elements)`` of a part of the storage.
+    """
     if not isinstance(pid, tuple) or len(pid) < 5 or pid[0] != "storage" or not isinstance(pid[1], Global):
-        return Broken("its storage is not described as torch does")
+        return UNDESCRIBED
     key, elements = pid[2], pid[4]
     if not isinstance(key, str) or not is_count(elements):
         return Broken("its storage has no key or no size")
     dtype = torch_storage(pid[1].name)
     size = dtype.size if dtype is not None else 1
-    return Stored(key, elements * size, dtype, pid[1].name if dtype is None else dtype.name, 0, (elements,), (1,))
+    part = pid[5] if len(pid) > 5 and isinstance(pid[5], tuple) else ()
+    first, length = part[1:3] if len(part) == 3 else (0, elements)
+    if not is_count(first) or not is_count(length):
+        return Broken("its storage is a part of another, and does not say which")
+    name = pid[1].name if dtype is None else dtype.name
+    return Stored(key, elements * size, dtype, name, first, (length,), (1,))
 
 
 def storage_of(node: Persistent) -> Optional[Stored]:
@@ -142,26 +154,35 @@ def storage_of(node: Persistent) -> Optional[Stored]:
     return None if isinstance(storage, Broken) else storage
 
 
+def storages_of(decoded: Decoded) -> Dict[str, Stored]:
+    """Return the storages that a pickle refers to, by key."""
+    found = (storage_of(node) for node in decoded.persistent)
+    return {storage.key: storage for storage in found if storage is not None}
+
+
 def _bare_storage(node: Persistent) -> Optional[Rebuilt]:
     storage = storage_of(node)
     return storage if storage is not None and storage.dtype is not UNTYPED else None
 
 
 def _array(node: Call) -> Optional[Rebuilt]:
-    """Read a numpy array, from its state (version, shape, dtype, order, data) or _frombuffer(data, dtype, shape)."""
+    """Read a numpy array, from its state (version, shape, dtype, columns first, data) or _frombuffer's arguments."""
     if isinstance(node.func, Global) and node.func.name == "_frombuffer":
-        values = node.args[:3]
-        data, dtype, shape = values if len(values) == 3 else (None, None, None)
+        values = node.args[:4]
+        data, dtype, shape, order = values if len(values) == 4 else (None, None, None, None)
     else:
         state = node.state[-1] if node.state else None
         if not isinstance(state, tuple) or len(state) < 5:
             return None
-        shape, dtype, data = state[1], state[2], state[4]
-    sizes = _sizes(shape)
+        shape, dtype, order, data = state[1:5]
+    sizes = shape_of(shape)
     name = numpy_dtype(dtype)
-    if sizes is None or not name:
+    if sizes is None or not name or name.startswith("O"):
         return None
-    return Array(DTYPES.get(name), name, sizes, data if isinstance(data, Blob) and not data.text else None)
+    columns_first = order in (True, "F")
+    stride = row_major(sizes[::-1])[::-1] if columns_first else row_major(sizes)
+    data = data if isinstance(data, Blob) and not data.text else None
+    return Array(DTYPES.get(name), name, sizes, stride, data)
 
 
 _NUMPY = {"f8": "float64", "f4": "float32", "f2": "float16", "c8": "complex64", "c16": "complex128", "b1": "bool"}
@@ -185,13 +206,16 @@ def numpy_dtype(node: object) -> str:
 
 def is_count(value: object) -> TypeGuard[int]:
     """Tell whether a value is an int that can count something."""
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _MAX_ELEMENTS
+    return type(value) is int and 0 <= value <= _MAX_ELEMENTS
 
 
-def _sizes(node: object) -> Optional[Tuple[int, ...]]:
+def shape_of(node: object) -> Optional[Tuple[int, ...]]:
     """Read a shape or stride: a tuple, or torch.Size of one."""
     if isinstance(node, Call) and node.path == "torch.Size" and node.args:
         node = node.args[0]
-    if not isinstance(node, (tuple, list)) or len(node) > _MAX_DIMENSIONS or not all(map(is_count, node)):
+    if not isinstance(node, (tuple, list)) or len(node) > _MAX_DIMENSIONS:
         return None
+    for size in node:
+        if type(size) is not int or not 0 <= size <= _MAX_ELEMENTS:
+            return None
     return tuple(node)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import stat
 import struct
 from typing import TYPE_CHECKING, Dict, List, NamedTuple, Optional, Tuple, Union
 
@@ -22,26 +23,34 @@ _MAX_DIRECTORY = 64 * 1024 * 1024
 _MAX_ENTRIES = 600_000
 _ENCRYPTED = 0x0001 | 0x0040 | 0x2000
 _U32, _U16 = 0xFFFFFFFF, 0xFFFF
+# Up to the first bytes of the data, which torch puts on multiples of 64.
+_AHEAD = 128
+_HEAD = 4
 # Headers this close to each other are read in one go.
 _NEAR = 64 * 1024
 
 
 class Entry(NamedTuple):
-    """Place one record: its local header, its data and their CRC-32."""
+    """Place one record: its local header, its data and their CRC-32; `head` are the first bytes of the data."""
 
     name: str
     header: int
     offset: int
     size: int
     crc: int
+    head: bytes = b""
 
 
 class Directory(NamedTuple):
-    """Hold the records of an archive in the order of the file; `overlaps` forbids reading them all."""
+    """Hold the records of an archive in the order of the file; `overlaps` forbids reading them all.
+
+    `packed` counts compressed sources of programs, which are not among the records.
+    """
 
     entries: List[Entry]
     found: List[Found]
     overlaps: bool
+    packed: int
 
 
 class _End(NamedTuple):
@@ -77,31 +86,32 @@ def read_directory(source: Source) -> Optional[Directory]:
         )
     headers = _Headers(source)
     entries: List[Entry] = []
+    packed = 0
     for each in raw:
         located = _located(headers, each, end.start)
         if isinstance(located, Entry):
             entries.append(located)
         elif located is not None:
             found.append(located)
+        else:
+            packed += 1
     overlaps = _check_places(entries, found)
+    _check_front(source, min((each.header for each in raw), default=0), found)
     _check_names(entries, found)
-    return Directory(entries, found, overlaps)
+    return Directory(entries, found, overlaps, packed)
 
 
 def _find_end(source: Source) -> Optional[_End]:
     start = max(0, source.size - _TAIL)
     tail = source.read(start, source.size - start)
-    stop = len(tail)
-    while True:
-        at = tail.rfind(_END, 0, stop)
-        if at < 0:
-            return None
-        stop = at + 3
-        if at + 22 <= len(tail):
-            entries, size, offset, comment = struct.unpack_from("<HIIH", tail, at + 10)
-            # Readers skip zeros after the end; a comment must fit.
-            if at + 22 + comment <= len(tail):
-                return _widened(source, start + at, (entries, size, offset), len(tail) - at - 22 - comment)
+    # The last is the one that readers take, whatever it says of a comment behind it.
+    at = tail.rfind(_END, 0, max(0, len(tail) - 18))
+    if at < 0:
+        return None
+    entries, size, offset, comment = struct.unpack_from("<HIIH", tail, at + 10)
+    if at + 22 + comment > len(tail):
+        raise FlawedError("CK025", "the end record claims a comment of %s" % count_of(comment, "byte"))
+    return _widened(source, start + at, (entries, size, offset), len(tail) - at - 22 - comment)
 
 
 def _widened(source: Source, end: int, short: Tuple[int, int, int], trailing: int) -> _End:
@@ -130,11 +140,12 @@ class _Central(NamedTuple):
     packed: int
     size: int
     header: int
+    attributes: int
 
 
 # version made by and needed, flags, method, time, date, CRC-32, packed size, size, lengths of name, extra and comment,
-# disk, attributes, header
-_CENTRAL_HEADER = struct.Struct("<4s4xHH4xIIIHHH8xI")
+# disk, internal attributes, attributes, header
+_CENTRAL_HEADER = struct.Struct("<4s4xHH4xIIIHHH4xII")
 _LOCAL_HEADER = struct.Struct("<4s2xHH16xHH")
 
 
@@ -145,13 +156,15 @@ def _central_entries(data: bytes, count: int) -> List[_Central]:
         begin = at + 46
         if len(data) < begin or data[at : at + 4] != _CENTRAL:
             raise FlawedError("CK025", "the directory is damaged at its entry number %d" % (len(entries) + 1))
-        _, flags, method, crc, packed, size, name, extra, comment, header = _CENTRAL_HEADER.unpack_from(data, at)
+        _, flags, method, crc, packed, size, name, extra, comment, attributes, header = _CENTRAL_HEADER.unpack_from(
+            data, at
+        )
         at = begin + name + extra + comment
         if at > len(data):
             raise FlawedError("CK025", "the directory is cut off at its entry number %d" % (len(entries) + 1))
         if _U32 in (packed, size, header):
             size, packed, header = _zip64(data[begin + name : at - comment], size, packed, header)
-        entries.append(_Central(data[begin : begin + name], flags, method, crc, packed, size, header))
+        entries.append(_Central(data[begin : begin + name], flags, method, crc, packed, size, header, attributes))
     if len(entries) != count:
         raise FlawedError(
             "CK025", "the directory holds %s where its end record says %d" % (count_of(len(entries), "record"), count)
@@ -195,12 +208,16 @@ def _located(headers: _Headers, central: _Central, limit: int) -> Union[Entry, F
     if central.method and b"/code/" in central.name:
         return None  # TorchScript compresses its sources
     name_size = len(central.name)
-    local = headers.read(central.header, 30 + name_size)
+    more = headers.read(central.header, 30 + name_size + _AHEAD)
+    local = more[: 30 + name_size]
     fault = _fault(central, local)
     if fault is None:
-        offset = central.header + 30 + name_size + _LOCAL_HEADER.unpack_from(local)[4]
+        begin = 30 + name_size + _LOCAL_HEADER.unpack_from(local)[4]
+        offset = central.header + begin
         if offset + central.size <= limit:
-            return Entry(central.name.decode("utf-8", "replace"), central.header, offset, central.size, central.crc)
+            name = central.name.decode("utf-8", "replace")
+            head = more[begin : begin + min(_HEAD, central.size)]
+            return Entry(name, central.header, offset, central.size, central.crc, head)
         fault = "CK025", "reaches beyond the end of the data"
     shown = clean_text(central.name.decode("utf-8", "replace"), 100)
     return Found(fault[0], "record %s %s" % (shown, fault[1]), {"record": shown})
@@ -210,6 +227,8 @@ def _fault(central: _Central, local: bytes) -> Optional[Tuple[str, str]]:
     """Return the rule and the words for what is wrong with a record."""
     if central.flags & _ENCRYPTED:
         return "CK102", "is marked as encrypted, which torch never does"
+    if stat.S_ISLNK(central.attributes >> 16):
+        return "CK102", "is a symbolic link"
     if central.method or central.packed != central.size:
         return "CK102", "is compressed, which torch never does"
     if len(local) < 30 or not local.startswith(LOCAL):
@@ -228,6 +247,13 @@ def _check_places(entries: List[Entry], found: List[Found]) -> bool:
             found.append(Found("CK102", "records %s and %s share bytes: the archive is not what torch writes" % names))
             return True
     return False
+
+
+def _check_front(source: Source, first: int, found: List[Found]) -> None:
+    """Refuse what stands in front of the archive: torch tells a format by the first bytes, zip readers by the last."""
+    if any(source.read(0, min(first, _NEAR))):
+        text = "%s in front of the archive, so readers may see another file" % count_of(first, "byte")
+        found.append(Found("CK102", text, {"range": [source.base, source.base + first]}))
 
 
 def _check_names(entries: List[Entry], found: List[Found]) -> None:

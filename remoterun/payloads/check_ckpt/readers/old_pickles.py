@@ -1,24 +1,25 @@
-"""Files without a zip around them: torch's before 1.6, and plain pickles.
-
-So far, only their structure and what loading them would do are looked at.
-"""
+"""Files without a zip around them: torch's before 1.6, and plain pickles."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Optional
+import struct
+from typing import TYPE_CHECKING, Dict, List, NamedTuple, Optional, Tuple
 
-from ..model import Checkpoint
-from ..pickles.layout import progress
-from .torch_zip import decode_pickle
+from ..model import Checkpoint, Region, clean_text, count_of
+from ..pickles.nodes import Persistent, string_items
+from ..pickles.rebuild import Stored, storage_of, storages_of
+from .absence import ends_in_zeros, tell_zeros
+from .torch_objects import Loaded, Objects, decode_pickle
 
 if TYPE_CHECKING:
-    from ..model import Number
     from ..pickles.nodes import Decoded
     from ..source import Source
 
 _MAGIC = 0x1950A86A20F9469CFC6C
-# torch wrote a magic number, a protocol number, facts of the machine and the object itself, then the storages' bytes.
-_PICKLES = 4
+# torch wrote these pickles after the magic number, then for each storage its number of elements and its bytes. Those
+# are little-endian, whatever the machine was.
+_PARTS = ("protocol number", "description of the machine", "object", "list of storages")
+_COUNT = 8
 
 
 def is_pickle(head: bytes) -> bool:
@@ -27,32 +28,118 @@ def is_pickle(head: bytes) -> bool:
 
 
 def may_be_pickle(head: bytes) -> bool:
-    """Tell whether a text may be a pickle of protocol 0: a global, a collection, or torch's magic number."""
-    return head[:1] in (b"c", b"(") or head.startswith(b"L%dL" % _MAGIC)
+    """Tell whether a file may be a pickle of protocol 0 or 1: a global, a collection, or torch's magic number."""
+    return head[:1] in (b"c", b"(") or head[:2] in (b"}q", b"]q") or head.startswith(b"L%dL" % _MAGIC)
 
 
-def read_old_pickle(source: Source) -> Checkpoint:
-    """Decode the pickles of a file, and say that its values were not checked."""
+def read_old_pickle(source: Source) -> Loaded:
+    """Read a file that begins with a pickle."""
     checkpoint = Checkpoint("pickle", source.size)
+    checkpoint.add("CK028", "files of this format hold no checksums, so damaged bytes can't be told from good ones")
     decoded = decode_pickle(source, 0, source.size, checkpoint, "the pickle")
-    name = "a plain pickle"
     if decoded is not None and decoded.root == _MAGIC:
-        checkpoint.format = "torch-legacy"
-        name = "torch's format from before 1.6"
-        for number in range(2, _PICKLES + 1):
-            start = decoded.stop if decoded is not None else source.size
-            decoded = decode_pickle(source, start, source.size, checkpoint, "pickle %d" % number)
-            if decoded is None:
-                break
-    return _told(checkpoint, decoded, name)
-
-
-def _told(checkpoint: Checkpoint, decoded: Optional[Decoded], name: str) -> Checkpoint:
+        return _read_legacy(source, decoded.stop, checkpoint)
+    objects = Objects(source, checkpoint, {})
     if decoded is not None:
-        checkpoint.step, checkpoint.epoch = progress(decoded.root, _plain)
-        checkpoint.unsupported = "it is %s: structure and safety were checked, values were not" % name
-    return checkpoint
+        text = "it is a plain pickle, which torch.load refuses as a file with an invalid magic number"
+        checkpoint.add("CK024", text, severity="info", next_step="Load it with pickle.load, if you trust who wrote it.")
+        objects.add(decoded)
+        _tell_rest(source, decoded.stop, checkpoint)
+    return Loaded(checkpoint, decoded, objects.number)
 
 
-def _plain(value: object) -> Optional[Number]:
-    return value if isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 1 << 62 else None
+def _tell_rest(source: Source, end: int, checkpoint: Checkpoint) -> None:
+    if end < source.size:
+        rest = "%s after the end of the data" % count_of(source.size - end, "byte")
+        checkpoint.add("CK025", rest, severity="info")
+
+
+def _read_legacy(source: Source, start: int, checkpoint: Checkpoint) -> Loaded:
+    checkpoint.format = "torch-legacy"
+    checkpoint.add("CK124", "it is of torch's format from before 1.6, which has no checksums and can't be mapped")
+    pickles = _pickles(source, start, checkpoint)
+    if len(pickles) < len(_PARTS) - 1:
+        return Loaded(checkpoint, None, Objects(source, checkpoint, {}).number)
+    decoded = pickles[2]
+    storages = storages_of(decoded)
+    located = _locate(source, pickles[3:], storages, checkpoint)
+    objects = Objects(source, checkpoint, located.regions)
+    objects.add(decoded)
+    if located.damaged is not None:
+        _tell_left(source, located, len(storages), checkpoint)
+    elif not checkpoint.truncated:
+        _tell_rest(source, located.end, checkpoint)
+    return Loaded(checkpoint, decoded, objects.number)
+
+
+def _pickles(source: Source, start: int, checkpoint: Checkpoint) -> List[Decoded]:
+    """Decode the pickles after the magic number, as far as they are whole."""
+    pickles: List[Decoded] = []
+    for part in _PARTS:
+        decoded = decode_pickle(source, start, source.size, checkpoint, "its %s" % part)
+        if decoded is None:
+            break
+        pickles.append(decoded)
+        start = decoded.stop
+    if len(pickles) > 1 and dict(string_items(pickles[1].root)).get("little_endian") is False:
+        checkpoint.add("CK124", "it was written on a big-endian machine; its numbers are little-endian all the same")
+    return pickles
+
+
+class _Located(NamedTuple):
+    """Say which regions hold the whole storages, by key, where they end, and which storage is not whole."""
+
+    regions: Dict[str, int]
+    end: int
+    damaged: Optional[str]
+
+
+def _locate(source: Source, keys: List[Decoded], storages: Dict[str, Stored], checkpoint: Checkpoint) -> _Located:
+    """Follow the storages, which stand in the order of the list of their keys (none when it is cut off)."""
+    regions: Dict[str, int] = {}
+    if not keys:
+        checkpoint.truncated = True
+        return _Located(regions, source.size, None)
+    listed, at = keys[0].root, keys[0].stop
+    for key in listed if isinstance(listed, list) else ():
+        stored = storages.get(key) if isinstance(key, str) else None
+        if stored is None or stored.dtype is None:
+            checkpoint.add("CK025", "nothing says how long storage %s is" % clean_text(str(key), 50))
+            checkpoint.truncated = True
+            return _Located(regions, at, str(key))
+        head = source.read(at, _COUNT)
+        end = at + _COUNT + stored.held
+        if end > source.size or (stored.held and not any(head) and ends_in_zeros(source, at)):
+            checkpoint.truncated = True
+            return _Located(regions, at, stored.key)
+        (count,) = struct.unpack("<q", head)
+        elements = stored.held // stored.dtype.size
+        if count != elements:
+            message = "storage %s has a count of %d in front of it, and %d in the pickle"
+            checkpoint.add("CK025", message % (clean_text(stored.key, 50), count, elements))
+        name = "storage %s" % clean_text(stored.key, 50)
+        regions[stored.key] = len(checkpoint.regions)
+        checkpoint.regions.append(Region(0, source.base + at + _COUNT, stored.held, name))
+        at = end
+    return _Located(regions, at, None)
+
+
+def _tell_left(source: Source, located: _Located, storages: int, checkpoint: Checkpoint) -> None:
+    damaged = located.damaged
+    name = next((" (%s)" % each.name for each in checkpoint.unchecked if each.place == damaged), "")
+    intact = len(located.regions)
+    message = "the file is cut off: %d of %s intact, first damaged: storage %s%s%s"
+    message %= (intact, count_of(storages, "storage"), clean_text(damaged or "", 50), name, tell_zeros(source))
+    checkpoint.add("CK020", message, intact=intact, storages=storages)
+
+
+def find_storage(source: Source, checkpoint: Checkpoint) -> Optional[Tuple[Stored, int]]:
+    """Look into a file of the old format that holds one storage and nothing else: return it and where its bytes begin.
+
+    A tensor that was pickled without torch.save has such a file inside.
+    """
+    magic = decode_pickle(source, 0, source.size, checkpoint, "a storage inside the pickle")
+    pickles = _pickles(source, magic.stop, checkpoint) if magic is not None and magic.root == _MAGIC else []
+    root = pickles[2].root if len(pickles) == len(_PARTS) else None
+    stored = storage_of(root) if isinstance(root, Persistent) else None
+    return None if stored is None else (stored, pickles[3].stop + _COUNT)

@@ -6,12 +6,15 @@ What torch files don't need is imported when a file does: on a target, all code 
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Optional
 
 from ..model import Checkpoint, FlawedError, count_of
 from ..rules.catalogue import severity
 from ..rules.rule import BAD
+from .absence import note_absence
 from .archive import LOCAL, read_directory
+from .sniff import GGUF, is_tar, sniff
+from .torch_objects import Loaded, Objects, decode_pickle
 from .torch_zip import read_torch_zip
 
 if TYPE_CHECKING:
@@ -30,46 +33,92 @@ def read_checkpoint(source: Source) -> Checkpoint:
     Raises:
         OSError: when the storage can't give it back.
     """
+    return read_torch_file(source).checkpoint
+
+
+def read_torch_file(source: Source) -> Loaded:
+    """Read a file, most likely one of torch's, for those who look into its pickle, too; a window of a file will do.
+
+    Raises:
+        OSError: when the storage can't give it back.
+    """
     head = source.read(0, 512)
-    fmt = "unknown"
     try:
         if not head:
             raise FlawedError("CK021", "the file is empty")
-        if head.startswith(LOCAL):
-            fmt = "torch-zip"
-            return read_torch_zip(source) or _other_zip(source)
-        if _is_safetensors(source, head):
-            from .safetensors import read_safetensors
-
-            fmt = "safetensors"
-            return read_safetensors(source)
-        return _read_rest(source, head)
+        loaded = _read(source, head)
     except FlawedError as error:
-        checkpoint = Checkpoint(fmt, source.size)
+        checkpoint = Checkpoint(_format(source, head), source.size)
         checkpoint.found.append(error.found)
-        return checkpoint
+        loaded = _bare(source, checkpoint)
+    note_absence(source, loaded.checkpoint)
+    return loaded
+
+
+def _format(source: Source, head: bytes) -> str:
+    """Name the format of a file as its first bytes do."""
+    if head.startswith(LOCAL):
+        return "torch-zip"
+    if head.startswith(GGUF):
+        return "gguf"
+    if is_tar(head):
+        return "tar"
+    return "safetensors" if _is_safetensors(source, head) else "unknown"
+
+
+def _read(source: Source, head: bytes) -> Loaded:
+    fmt = _format(source, head)
+    if fmt == "torch-zip":
+        return read_torch_zip(source) or _bare(source, _other_zip(source))
+    if fmt == "gguf":
+        from .gguf import read_gguf
+
+        return _bare(source, read_gguf(source))
+    if fmt == "tar":
+        from .tar import read_tar
+
+        return read_tar(source)
+    if fmt == "safetensors":
+        from .safetensors import read_safetensors
+
+        return _bare(source, read_safetensors(source))
+    return _read_rest(source, head)
+
+
+def _bare(source: Source, checkpoint: Checkpoint) -> Loaded:
+    """Return a checkpoint that has no pickle."""
+    return Loaded(checkpoint, None, Objects(source, checkpoint, {}).number)
 
 
 def _is_safetensors(source: Source, head: bytes) -> bool:
     if head[8:9] == b"{":
         return True
-    if not source.path.lower().endswith(".safetensors") or not head.strip(b"\0"):
-        return False
-    from .sniff import sniff
-
-    return sniff(head) is None
+    named = source.path.lower().endswith(".safetensors")
+    return named and bool(head.strip(b"\0")) and sniff(head) is None
 
 
-def _read_rest(source: Source, head: bytes) -> Checkpoint:
+def _read_rest(source: Source, head: bytes) -> Loaded:
     zeros = 0 if head.strip(b"\0") else _zeros(source)
     if zeros == source.size:
         raise FlawedError("CK021", "all %s of the file are zero" % count_of(zeros, "byte"))
     # A zip whose front is damaged still has its directory at the end.
     if read_directory(source) is not None:
-        return read_torch_zip(source) or _other_zip(source)
+        loaded = read_torch_zip(source) or _bare(source, _other_zip(source))
+        _judge_front(source, head, loaded.checkpoint)
+        return loaded
     if zeros:
         raise FlawedError("CK021", "the file begins with %s" % count_of(zeros, "zero byte"))
     return _read_other(source, head)
+
+
+def _judge_front(source: Source, head: bytes, checkpoint: Checkpoint) -> None:
+    """Look at a pickle in front of an archive, which is what torch would load."""
+    from .old_pickles import is_pickle, may_be_pickle
+
+    if is_pickle(head) or may_be_pickle(head):
+        scratch = Checkpoint("", source.size)
+        decode_pickle(source, 0, source.size, scratch, "the pickle in front of the archive")
+        checkpoint.found += [each for each in scratch.found if each.rule in ("CK100", "CK101")]
 
 
 def _zeros(source: Source) -> int:
@@ -90,22 +139,31 @@ def _other_zip(source: Source) -> Checkpoint:
     return checkpoint
 
 
-def _read_other(source: Source, head: bytes) -> Checkpoint:
+def _read_other(source: Source, head: bytes) -> Loaded:
+    return _read_pickles(source, head) or _bare(source, _told(source, head))
+
+
+def _read_pickles(source: Source, head: bytes) -> Optional[Loaded]:
     from .old_pickles import is_pickle, may_be_pickle, read_old_pickle
-    from .sniff import sniff
 
     if is_pickle(head):
         return read_old_pickle(source)
-    if may_be_pickle(head):
-        checkpoint = read_old_pickle(source)
-        # A text that begins by chance as a pickle does goes wrong somewhere, but calls nothing on the way.
-        if checkpoint.unsupported or any(severity(each) == BAD and each.rule != "CK025" for each in checkpoint.found):
-            return checkpoint
+    if not may_be_pickle(head):
+        return None
+    loaded = read_old_pickle(source)
+    # A text that begins by chance as a pickle does goes wrong somewhere, but calls nothing on the way.
+    bad = any(severity(each) == BAD and each.rule not in ("CK020", "CK025") for each in loaded.checkpoint.found)
+    return loaded if bad or loaded.decoded is not None else None
+
+
+def _told(source: Source, head: bytes) -> Checkpoint:
+    """Say what a file is that can't be read."""
     kind = sniff(head)
     checkpoint = Checkpoint(kind.format if kind else "unknown", source.size)
     text = "it is %s" % kind.name if kind else "its first bytes belong to no checkpoint format: %s" % head[:8].hex()
     promising = os.path.splitext(source.path)[1].lower() in _PROMISING
-    if kind is not None and kind.checkpoint:
+    packed = kind is not None and kind.format == "gzip" and source.path.lower().endswith(".nemo")
+    if packed or (kind is not None and kind.checkpoint):
         checkpoint.unsupported = "%s, which can't be audited yet" % text
     elif kind is None and not promising:
         checkpoint.unsupported = text

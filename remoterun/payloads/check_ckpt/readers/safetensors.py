@@ -12,12 +12,14 @@ from ..model import (
     UNKNOWN_FORMAT,
     Checkpoint,
     FlawedError,
+    Progress,
     Region,
     Tensor,
     Unchecked,
     clean_text,
     count_of,
     product,
+    row_major,
 )
 from ..pickles.rebuild import is_count
 
@@ -33,6 +35,7 @@ _MAX_HEADER = 100_000_000
 _MAX_DECODED = 32_000_000
 # Estimated bytes that the header's objects may take; 60,000 tensors take 40 MB.
 _BUDGET = 120_000_000
+_METADATA = "__metadata__"
 _STEPS = ("global_step", "step", "iteration", "ss_steps")
 _EPOCHS = ("epoch", "ss_epoch")
 
@@ -54,11 +57,12 @@ def read_safetensors(source: Source) -> Checkpoint:
     checkpoint = Checkpoint("safetensors", source.size)
     start, header = _header(source)
     entries = _entries(header, checkpoint)
+    _read_metadata(header, checkpoint, whole=source.whole)
     checkpoint.add("CK028", "safetensors files hold no checksums, so damaged bytes can't be told from good ones")
     _check_places(entries, source.size - start, checkpoint)
     checkpoint.decoded = True
     for entry in entries:
-        _place(entry, start, checkpoint)
+        _place(entry, start, source.base, checkpoint)
     return checkpoint
 
 
@@ -114,8 +118,7 @@ def _entries(header: Any, checkpoint: Checkpoint) -> List[_Entry]:
         raise FlawedError("CK025", "the header is no JSON object")
     entries: Dict[str, _Entry] = {}
     for name, value in header:
-        if name == "__metadata__":
-            _read_metadata(value, checkpoint)
+        if name == _METADATA:
             continue
         if name in entries:
             checkpoint.add(
@@ -168,7 +171,7 @@ def _check_places(entries: List[_Entry], room: int, checkpoint: Checkpoint) -> N
         checkpoint.add("CK025", "%s after the last tensor belong to none" % count_of(room - reached, "byte"))
 
 
-def _place(entry: _Entry, start: int, checkpoint: Checkpoint) -> None:
+def _place(entry: _Entry, start: int, base: int, checkpoint: Checkpoint) -> None:
     size = entry.end - entry.begin
     dtype = safetensors_dtype(entry.code)
     if start + entry.end > checkpoint.size:
@@ -177,21 +180,26 @@ def _place(entry: _Entry, start: int, checkpoint: Checkpoint) -> None:
     if dtype is None:
         checkpoint.unchecked.append(Unchecked(entry.name, clean_text(entry.code, 50), size, UNKNOWN_FORMAT))
         return
-    stride: List[int] = []
-    step = 1
-    for length in reversed(entry.shape):
-        stride.insert(0, step)
-        step *= length
-    checkpoint.regions.append(Region(0, start + entry.begin, size, entry.name))
+    checkpoint.regions.append(Region(0, base + start + entry.begin, size, entry.name))
     region = len(checkpoint.regions) - 1
-    checkpoint.tensors.append(Tensor(entry.name, MODEL, dtype, entry.shape, tuple(stride), region, 0))
+    checkpoint.tensors.append(Tensor(entry.name, MODEL, dtype, entry.shape, row_major(entry.shape), region, 0))
 
 
-def _read_metadata(value: Any, checkpoint: Checkpoint) -> None:
-    known = dict(value) if isinstance(value, _Pairs) else {}
+def _read_metadata(header: Any, checkpoint: Checkpoint, *, whole: bool) -> None:
+    """Read what the header says of the file as a whole; parts of other files need say nothing."""
+    value = next((value for name, value in reversed(header) if name == _METADATA), _Pairs())
+    if not isinstance(value, _Pairs) or not all(isinstance(text, str) for _, text in value):
+        raise FlawedError("CK025", "the header's %s is no mapping of texts to texts" % _METADATA)
+    known = dict(value)
+    if whole and "format" not in known:
+        text = "its metadata has no entry called format, without which some loaders refuse a file"
+        checkpoint.add("CK125", text)
     step = _number(known, _STEPS)
     checkpoint.step = int(step) if step is not None and step == int(step) else None
     checkpoint.epoch = _number(known, _EPOCHS)
+    for what, number in (("step", checkpoint.step), ("epoch", checkpoint.epoch)):
+        if number is not None:
+            checkpoint.progress.append(Progress(what, number, "the header's %s" % _METADATA))
 
 
 def _number(known: Dict[str, Any], names: Tuple[str, ...]) -> Optional[Number]:

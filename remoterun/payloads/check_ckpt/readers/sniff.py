@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple, Optional
 
+GGUF = b"GGUF"
 # Where a text would go on, a binary format rarely does.
 _TEXT = frozenset(b"\t\n\r") | frozenset(range(0x20, 0x7F))
 
@@ -22,7 +23,6 @@ _BY_START = (
         b"version https://git-lfs",
         Kind("a Git LFS pointer, not the file itself", "git-lfs", hint="Fetch the file it stands for: git lfs pull."),
     ),
-    (b"GGUF", Kind("a GGUF model", "gguf", checkpoint=True)),
     (b"\x89HDF\r\n\x1a\n", Kind("an HDF5 file", "hdf5", checkpoint=True)),
     (b"\x1f\x8b", Kind("a gzip archive", "gzip", hint="Unpack it first: gunzip.")),
     (b"BZh", Kind("a bzip2 archive", "bzip2", hint="Unpack it first: bunzip2.")),
@@ -38,15 +38,16 @@ _BY_START = (
 _HTML = (b"<!doctype html", b"<html", b"<?xml", b"<head")
 
 
+def is_tar(head: bytes) -> bool:
+    """Tell whether a file begins with the header of a tar member."""
+    return head[257:262] == b"ustar"
+
+
 def sniff(head: bytes) -> Optional[Kind]:
     """Name what a file that is no readable checkpoint is by its first 512 bytes, None when they tell nothing."""
     for start, kind in _BY_START:
         if head.startswith(start):
             return kind
-    if head[257:262] == b"ustar":
-        return Kind(
-            "a tar archive", "tar", checkpoint=True, hint="If it is a .nemo file, unpack it and audit what is inside."
-        )
     text = head.lstrip().lower()
     if text.startswith(_HTML):
         return Kind(

@@ -1,13 +1,15 @@
-"""All rules together: what they ask of a checkpoint, and the verdict that follows."""
+"""All rules together: what they ask of a checkpoint, what a playbook changes of them, and the verdict that follows."""
 
 from __future__ import annotations
 
-from typing import Callable, Dict, Iterator, List, Sequence, Tuple
+from typing import Callable, Dict, FrozenSet, Iterator, List, NamedTuple, Sequence, Tuple, TypeVar
 
 from ..model import Found
 from . import completeness, integrity, portability, security, series, training, values
 from .facts import Facts
-from .rule import BAD, SUSPECT, Rule
+from .rule import BAD, INFO, SUSPECT, Rule
+
+_T = TypeVar("_T")
 
 OK = "ok"
 IN_PROGRESS = "in_progress"
@@ -16,11 +18,75 @@ UNSUPPORTED = "unsupported"
 # Findings of one rule on one checkpoint that are told one by one.
 MANY = 20
 
-_GROUPS = (values, integrity, training, completeness, series, security, portability)
-RULES: Dict[str, Rule] = {name: rule for group in _GROUPS for name, rule in group.RULES.items()}
+# What was found with these could not be checked, whatever the rules count for.
+_NOT_CHECKED = ("CK009", "CK128")
+
+GROUPS = (values, integrity, training, completeness, series, security, portability)
+RULES: Dict[str, Rule] = {name: rule for group in GROUPS for name, rule in group.RULES.items()}
 _QUESTIONS: Tuple[Callable[[Facts], Iterator[Found]], ...] = tuple(
-    ask for group in (values, integrity, training, portability) for ask in group.QUESTIONS
+    ask for group in GROUPS for ask in getattr(group, "QUESTIONS", ())
 )
+
+
+class Changes(NamedTuple):
+    """Hold what a playbook says of rules: those whose findings count for nothing, and severities in place of theirs."""
+
+    ignore: FrozenSet[str]
+    severities: Dict[str, str]
+
+    @classmethod
+    def of(cls, params: Dict[str, object]) -> Changes:
+        """Read the parameter `rules`, which was checked before it came here."""
+        said = params.get("rules")
+        rules = said if isinstance(said, dict) else {}
+        return cls(frozenset(rules.get("ignore", ())), dict(rules.get("severity", {})))
+
+    def concern(self, rule: str) -> bool:
+        """Tell whether anything is said of a rule."""
+        return rule in self.ignore or rule in self.severities
+
+    def apply(self, found: Sequence[Found]) -> Tuple[List[Found], Dict[str, int]]:
+        """Return the findings that count, as they count, and by rule how many of the others there are."""
+        kept, ignored = self.apply_to([("", each) for each in found])
+        return [each for _, each in kept], ignored
+
+    def apply_to(self, found: Sequence[Tuple[_T, Found]]) -> Tuple[List[Tuple[_T, Found]], Dict[str, int]]:
+        """Do so with findings that stand behind their subjects."""
+        kept: List[Tuple[_T, Found]] = []
+        ignored: Dict[str, int] = {}
+        for subject, each in found:
+            if each.rule in self.ignore:
+                ignored[each.rule] = ignored.get(each.rule, 0) + 1
+            else:
+                kept.append((subject, self._changed(each)))
+        return kept, ignored
+
+    def _changed(self, found: Found) -> Found:
+        usual = severity(found)
+        level = self.severities.get(found.rule, usual)
+        if level == usual:
+            return found
+        return found._replace(severity=level, data={**(found.data or {}), "usual_severity": usual})
+
+
+class Settled(NamedTuple):
+    """Hold what is made of the findings of one checkpoint: those that count, how many are ignored, and the verdict."""
+
+    found: List[Found]
+    ignored: Dict[str, int]
+    verdict: str
+
+
+def settle(found: Sequence[Found], changes: Changes, *, in_progress: bool, failed: bool, unread: bool) -> Settled:
+    """Judge a checkpoint by what was found.
+
+    `failed` tells that it could not be read, `unread` that not all of its values were looked at. To make light of the
+    damage that keeps values from being read makes none of them checked: it is unsupported then.
+    """
+    kept, ignored = changes.apply(found)
+    told = [each for each in found if severity(each) != INFO]
+    unchecked = any(each.rule in _NOT_CHECKED or (unread and changes.concern(each.rule)) for each in told)
+    return Settled(kept, ignored, verdict(kept, in_progress=in_progress, unsupported=failed or unchecked))
 
 
 def check(facts: Facts) -> List[Found]:
@@ -60,9 +126,9 @@ def bounded(found: Sequence[Found]) -> Iterator[Found]:
         rest = group[MANY:]
         if rest:
             message = "and %s more of the same kind, the last: %s" % (format(len(rest), ","), rest[-1].message)
-            yield Found(
-                group[0].rule, message, {"more": len(rest)}, severity(group[0]), group[0].next_step, _summed(rest)
-            )
+            data: Dict[str, object] = {"more": len(rest)}
+            data.update((key, value) for key, value in (rest[0].data or {}).items() if key == "usual_severity")
+            yield Found(group[0].rule, message, data, severity(group[0]), group[0].next_step, _summed(rest))
 
 
 def _summed(found: Sequence[Found]) -> Dict[str, object]:

@@ -4,6 +4,19 @@ from __future__ import annotations
 
 from typing import Dict
 
-from .rule import Rule
+from .rule import BAD, GO_BACK, INFO, SUSPECT, Rule
 
-RULES: Dict[str, Rule] = {}
+_FIND = "Do not resume from it: find the missing file, or go back to the newest checkpoint that is ok."
+
+RULES: Dict[str, Rule] = {
+    "CK060": Rule(BAD, _FIND),
+    "CK061": Rule(BAD, GO_BACK),
+    "CK062": Rule(BAD, GO_BACK),
+    "CK063": Rule(BAD, _FIND),
+    "CK064": Rule(BAD, "Do not load it as it is: save it again, or fetch index and shards from the same save."),
+    "CK065": Rule(BAD, "Point it at the checkpoint to resume from, or name that one when you resume."),
+    "CK066": Rule(BAD, GO_BACK),
+    "CK067": Rule(INFO, "Delete them if no save is going on."),
+    "CK068": Rule(SUSPECT, "Find out what is missing in it before you resume from it."),
+    "CK069": Rule(INFO, "Resume from the one that is named."),
+}

@@ -2,25 +2,104 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, Sequence, Tuple
+from typing import TYPE_CHECKING, Dict, Iterator, NamedTuple, Optional, Sequence, Tuple
 
-from ..model import Checkpoint
+from ..find.names import step_in_name
+from ..model import Checkpoint, Number, State, Tensor
 from ..scan.engine import Counts
+from ..scan.spans import pieces
+from .parameters import matched
 
 if TYPE_CHECKING:
     from ..scan.scanner import Scanned
     from ..scan.spans import Claims
+    from ..scan.stats import Stats
+
+
+# Data that never arrived, or was never meant to be there.
+_MISSING = ("CK020", "CK021", "CK027")
+
+
+class Kept(NamedTuple):
+    """Hold what an optimizer keeps of a parameter, and the options of its group."""
+
+    state: State
+    options: Dict[str, object]
 
 
 class Facts(NamedTuple):
-    """Bring together what the questions are asked of."""
+    """Bring together what the questions are asked of.
+
+    `name` is where the checkpoint lies below the root, which may tell its step; `paths` are those of its files.
+    """
 
     checkpoint: Checkpoint
     claims: Claims
     scanned: Scanned
     paths: Sequence[str]
+    name: str = ""
+
+    @property
+    def step(self) -> Optional[Number]:
+        """Return how far training was, by what is inside or else by the name."""
+        return self.checkpoint.step if self.checkpoint.step is not None else step_in_name(self.name)
+
+    @property
+    def whole(self) -> bool:
+        """Tell whether nothing is known to be missing, whose place zeros may have taken."""
+        return not self.checkpoint.truncated and not any(each.rule in _MISSING for each in self.checkpoint.found)
 
     def counts(self, roles: Tuple[str, ...]) -> Counts:
         """Add up the counts of all tensors that have one of the roles."""
         counts = [each for index, each in self.scanned.counts.items() if self.checkpoint.tensors[index].role in roles]
         return Counts(sum(each.nan for each in counts), sum(each.inf for each in counts))
+
+    def stats(self, index: int) -> Optional[Stats]:
+        """Return what is known of all elements of a tensor; None when it is not, or not of all."""
+        stats = self.scanned.stats.get(index)
+        whole = stats is not None and stats.elements and stats.elements == self.checkpoint.tensors[index].numel
+        return stats if whole else None
+
+    def seen(self, roles: Tuple[str, ...]) -> Iterator[Tuple[int, Tensor, Stats]]:
+        """Yield the tensors of some roles of which all elements were looked at, none when some of them are missing."""
+        if not self.whole:
+            return
+        for index, tensor in enumerate(self.checkpoint.tensors):
+            stats = self.stats(index) if tensor.role in roles else None
+            if stats is not None:
+                yield index, tensor, stats
+
+    def kept(self) -> Dict[int, Kept]:
+        """Return what an optimizer keeps of the model's tensors, by their index, as far as it is known of which."""
+        known = {}
+        for optimizer, found in zip(self.checkpoint.optimizers, matched(self.checkpoint, self.paths)):
+            options = {key: group.options for group in optimizer.groups for key in group.params}
+            for key, index in found.items():
+                if key in optimizer.states:
+                    known[index] = Kept(optimizer.states[key], options[key])
+        return known
+
+    def moved(self, kept: Kept) -> bool:
+        """Tell whether a parameter must have changed since it was made."""
+        tensors, options = kept.state.tensors, kept.options
+        # A schedule may begin with a rate of zero, which leaves the first step without effect.
+        once = kept.state.numbers.get("step", 2) < 2 and "initial_lr" in options
+        if once or options.get("lr") == 0:
+            return False
+        moments = [self.stats(tensors[key]) for key in ("exp_avg", "exp_avg_sq") if key in tensors]
+        return any(each is not None and each.zeros is not None and each.zeros < each.elements for each in moments)
+
+    def place(self, index: int) -> Dict[str, object]:
+        """Say which tensor a finding is about, and where it lies."""
+        tensor = self.checkpoint.tensors[index]
+        region = self.checkpoint.regions[tensor.region]
+        runs = pieces(tensor, 1)
+        data: Dict[str, object] = {
+            "tensor": tensor.name,
+            "dtype": tensor.dtype.name,
+            "shape": list(tensor.shape),
+            "file": self.paths[region.file],
+        }
+        if runs:
+            data["range"] = [region.offset + runs[0][0], region.offset + runs[-1][1]]
+        return data

@@ -8,7 +8,8 @@ import os
 import zlib
 from typing import Callable, List, NamedTuple, Optional, Tuple
 
-_POLYNOMIAL = 0xEDB88320
+POLYNOMIAL = 0xEDB88320
+_ADLER_BASE = 65521
 # Below this, the call costs more than the bytes.
 _SMALL = 4096
 
@@ -92,26 +93,34 @@ def combine(parts: List[Tuple[int, int]]) -> int:
     """Return the CRC-32 of bytes that lie one after the other, given as (CRC-32, length) each."""
     crc, rest = parts[0][0], parts[1:]
     for value, length in rest:
-        crc = _times(_x_to(8 * length), crc) ^ value
+        crc = times(x_to(8 * length), crc) ^ value
     return crc
 
 
-def _times(left: int, right: int) -> int:
+def join_adler(one: int, other: int, length: int) -> int:
+    """Return the Adler-32 of bytes after which come others, so many."""
+    low = (one & 0xFFFF) + (other & 0xFFFF) - 1
+    high = (one >> 16) + (other >> 16) + length * ((one & 0xFFFF) - 1)
+    return high % _ADLER_BASE << 16 | low % _ADLER_BASE
+
+
+def times(left: int, right: int) -> int:
     """Multiply two polynomials over GF(2) modulo the CRC's; the highest bit is x to the power of 0."""
     result = 0
     for bit in range(31, -1, -1):
         if left >> bit & 1:
             result ^= right
-        right = right >> 1 ^ (_POLYNOMIAL if right & 1 else 0)
+        right = right >> 1 ^ (POLYNOMIAL if right & 1 else 0)
     return result
 
 
 @functools.lru_cache(maxsize=256)
-def _x_to(power: int) -> int:
+def x_to(power: int) -> int:
+    """Return a power of x modulo the CRC's polynomial."""
     result, square = 1 << 31, 1 << 30
     while power:
         if power & 1:
-            result = _times(square, result)
-        square = _times(square, square)
+            result = times(square, result)
+        square = times(square, square)
         power >>= 1
     return result

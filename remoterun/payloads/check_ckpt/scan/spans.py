@@ -4,23 +4,56 @@ from __future__ import annotations
 
 import bisect
 import heapq
-from typing import TYPE_CHECKING, Dict, Iterator, List, NamedTuple, Tuple
+from typing import TYPE_CHECKING, Dict, Iterator, List, NamedTuple, Sequence, Tuple
 
 from ..model import MODEL, Tensor, product
 
 if TYPE_CHECKING:
     from ..dtypes import Dtype
+    from ..model import Region
 
+PAGE = 4096
 # What the views of one checkpoint may fall into; beyond, a view counts as all bytes from its first to its last element.
 MAX_PIECES = 200_000
 
 
 class Span(NamedTuple):
-    """Give the bytes from `start` to `stop` of a region to a tensor, by its index."""
+    """Give the bytes from `start` to `stop` of a region to a tensor, by its index; so many it has `before` these."""
 
     start: int
     stop: int
     tensor: int
+    before: int = 0
+
+
+class Place(NamedTuple):
+    """Say where the bytes of one tensor lie, as spans of a region that begins at `offset` of a file."""
+
+    dtype: Dtype
+    file: int
+    offset: int
+    spans: List[Span]
+
+    @property
+    def size(self) -> int:
+        """Count the bytes."""
+        return self.spans[-1].before + self.spans[-1].stop - self.spans[-1].start
+
+    @property
+    def elements(self) -> int:
+        """Count the elements."""
+        return self.size * 8 // self.dtype.bits
+
+    @property
+    def pages(self) -> int:
+        """Count the whole pages of the file that belong to the tensor."""
+        ends = (whole_pages(self.offset + span.start, self.offset + span.stop) for span in self.spans)
+        return sum(stop - start for start, stop in ends) // PAGE
+
+    def locate(self, position: int) -> int:
+        """Return where in the file a byte of the tensor is."""
+        span = next(span for span in reversed(self.spans) if span.before <= position)
+        return self.offset + span.start + position - span.before
 
 
 class View(NamedTuple):
@@ -59,20 +92,47 @@ def claim(tensors: List[Tensor]) -> Claims:
         spans = claimed if len(members) == 1 else _swept(claimed)
         if role == MODEL:
             params += sum(span.stop - span.start for span in spans) * 8 // dtype.bits
-        if spans and dtype.kind != "clean":
-            views.setdefault(region, []).append(View(dtype, spans))
+        if spans:
+            views.setdefault(region, []).append(View(dtype, _numbered(spans)))
     listed = sum(tensor.numel for tensor in tensors if tensor.dtype.floating and tensor.role == MODEL)
     return Claims(views, params, listed)
 
 
-def overlapping(spans: List[Span], start: int, stop: int) -> Iterator[Tuple[int, int, int]]:
-    """Yield what of ascending spans lies between two places, as (start, stop, tensor)."""
+def places_of(views: Dict[int, List[View]], regions: Sequence[Region]) -> Dict[int, Place]:
+    """Return where each tensor lies that has any bytes of its own."""
+    places: Dict[int, Place] = {}
+    for region, seen in views.items():
+        for view in seen:
+            for span in view.spans:
+                place = places.get(span.tensor)
+                if place is None:
+                    places[span.tensor] = Place(view.dtype, regions[region].file, regions[region].offset, [span])
+                else:
+                    place.spans.append(span)
+    return places
+
+
+def overlapping(spans: List[Span], start: int, stop: int) -> Iterator[Tuple[int, int, Span]]:
+    """Yield what of ascending spans lies between two places, as (start, stop, span)."""
     at = max(0, bisect.bisect_right(spans, (start,)) - 1)
     while at < len(spans) and spans[at].start < stop:
         span = spans[at]
         if span.stop > start:
-            yield max(span.start, start), min(span.stop, stop), span.tensor
+            yield max(span.start, start), min(span.stop, stop), span
         at += 1
+
+
+def _numbered(spans: List[Span]) -> List[Span]:
+    """Tell every span how many bytes its tensor has in those before it."""
+    if len(spans) == 1:
+        return spans
+    before: Dict[int, int] = {}
+    numbered = []
+    for span in spans:
+        known = before.get(span.tensor, 0)
+        before[span.tensor] = known + span.stop - span.start
+        numbered.append(span._replace(before=known) if known else span)
+    return numbered
 
 
 def _swept(claimed: List[Span]) -> List[Span]:
@@ -95,6 +155,12 @@ def _swept(claimed: List[Span]) -> List[Span]:
         else:
             spans.append(Span(start, stop, owner))
     return spans
+
+
+def whole_pages(start: int, stop: int) -> Tuple[int, int]:
+    """Return what whole pages there are between two places in a file, as (start, stop); empty when none is."""
+    first = -(-start // PAGE) * PAGE
+    return first, max(first, stop // PAGE * PAGE)
 
 
 def pieces(tensor: Tensor, limit: int = MAX_PIECES) -> List[Tuple[int, int]]:

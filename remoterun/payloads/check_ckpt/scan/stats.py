@@ -8,11 +8,13 @@ from typing import NamedTuple, Optional, Tuple
 class Stats(NamedTuple):
     """Sum up the elements of one tensor that belong to it alone.
 
-    `minimum`, `maximum` and `squares` (the sum of squares) are over finite elements; for complex numbers, over their
-    parts. `subnormals` excludes zeros. None stands where an engine did not look, or there was nothing to look at.
-    `digest` is over the bytes, in the tensor's order: two tensors of equal bytes have the same, wherever they lie.
-    `zero_runs` are the first few runs of zero bytes that fill whole pages of the file, as offsets in the file;
-    `zero_pages` counts all such pages, `pages` all that lie wholly inside the tensor.
+    `minimum`, `maximum` and `squares` (the sum of squares, to about six digits) are over finite elements, `negative`
+    tells whether any is below zero; for complex numbers, over their parts. An element is zero when all its parts are,
+    subnormal when one is; `subnormals` excludes zeros. None stands where an engine did not look, where there was
+    nothing to look at, and for squares whose sum has no room in a double.
+    `digest` is over the bytes, in the tensor's order: two tensors of equal bytes have the same, wherever they lie; 0
+    means none. `zero_runs` are the first few runs of zero bytes that fill whole pages of the file, as offsets in the
+    file; `zero_pages` counts all such pages, `pages` all that lie wholly inside the tensor.
     """
 
     elements: int = 0
@@ -25,6 +27,7 @@ class Stats(NamedTuple):
     pages: int = 0
     zero_pages: int = 0
     zero_runs: Tuple[Tuple[int, int], ...] = ()
+    negative: Optional[bool] = None
 
 
 class Pair(NamedTuple):
@@ -39,10 +42,11 @@ class Pair(NamedTuple):
 
 
 class Broken(NamedTuple):
-    """Say where the bound of a pair does not hold: in how many `blocks` of how many elements, how far, and where first.
+    """Say where the bound of a pair does not hold: in how many `blocks` of how many, how far, and where first.
 
-    `ratio` is the worst |first| / (factor * sqrt(second)), infinity where the second is zero; `offset` is the place of
-    the first such block of `first` in its file.
+    Both sides are summed over blocks of `width` elements: sum(first ** 2) <= factor ** 2 * sum(second). `ratio` is the
+    worst square root of the left over the right, which some element of that block reaches or passes, infinity where
+    the second is zero; `offset` is the place of the first such block of `first` in its file.
     """
 
     pair: Pair
@@ -50,3 +54,4 @@ class Broken(NamedTuple):
     of_blocks: int
     ratio: float
     offset: int
+    width: int = 0

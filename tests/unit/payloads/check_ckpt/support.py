@@ -6,6 +6,7 @@ import io
 import json
 import os
 import struct
+import time
 import zipfile
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -98,6 +99,11 @@ class Heard:
         (record,) = self.records
         return record
 
+    def record_of(self, name: str) -> dict[str, Any]:
+        """Return the record of a checkpoint."""
+        (record,) = [record for record in self.records if record["name"] == name]
+        return record
+
     @property
     def summary(self) -> dict[str, Any]:
         """Return the summary, which comes last."""
@@ -113,10 +119,10 @@ class Heard:
         return next(each for each in self.findings if each["rule"] == rule)
 
 
-def audit(root: Path | str, **params: object) -> Heard:
-    """Run the payload on a file or folder, as the supervisor would call it."""
+def audit(root: Path | str, *, later: float = 0, **params: object) -> Heard:
+    """Run the payload on a file or folder, as the supervisor would call it, so many seconds from now."""
     heard = Heard({"root": str(root), "depth": 6, "engine": "auto", **params})
-    run(cast("Context", heard))
+    run(cast("Context", heard), lambda: time.time() + later)
     return heard
 
 

@@ -100,27 +100,24 @@ def test_nothing_to_check_says_where_was_looked(tmp_path: Path) -> None:
         audit(tmp_path)
 
 
-def test_a_trainer_folder_is_read_without_false_alarms(tmp_path: Path) -> None:
-    """Files that go with a checkpoint need no tensors; their damage still counts."""
+def test_files_that_only_go_with_a_checkpoint_need_no_tensors(tmp_path: Path) -> None:
+    """Their damage still counts."""
     model, optimizer = network()
     folder = tmp_path / "checkpoint-500"
-    save(model.state_dict(), folder / "pytorch_model.bin")
-    save(optimizer.state_dict(), folder / "optimizer.pt")
-    save({"last_epoch": 500, "_step_count": 501}, folder / "scheduler.pt")
+    save(model.state_dict(), folder / "weights.pt")
+    save(optimizer.state_dict(), folder / "moments.pt")
+    save({"last_epoch": 500, "_step_count": 501}, folder / "lr_scheduler.pt")
     save({"cpu": torch.get_rng_state()}, folder / "rng_state.pth")
-    arguments = save({"lr": 1e-3}, folder / "training_args.bin")
+    arguments = save({"lr": 1e-3}, folder / "args.bin")
     heard = audit(tmp_path)
-    assert {record["name"] for record in heard.records} == {
-        "checkpoint-500/pytorch_model.bin",
-        "checkpoint-500/optimizer.pt",
-    }
+    assert {record["name"] for record in heard.records} == {"checkpoint-500/weights.pt", "checkpoint-500/moments.pt"}
     assert {record["verdict"] for record in heard.records} == {"ok"}
     assert sorted(heard.summary["companions"]) == [
+        "checkpoint-500/args.bin",
+        "checkpoint-500/lr_scheduler.pt",
         "checkpoint-500/rng_state.pth",
-        "checkpoint-500/scheduler.pt",
-        "checkpoint-500/training_args.bin",
     ]
-    assert heard.summary["resume_from"] == "checkpoint-500/pytorch_model.bin"
+    assert heard.summary["resume_from"] == "checkpoint-500/weights.pt"
     write(arguments, arguments.read_bytes()[:300])
     heard = audit(tmp_path)
     assert [record["verdict"] for record in heard.records if "args" in record["name"]] == ["bad"]

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from remoterun.payloads.check_ckpt.find.discover import discover, newest_first, step_in_name
+from remoterun.payloads.check_ckpt.find.discover import discover
+from remoterun.payloads.check_ckpt.find.names import step_in_name
+from remoterun.payloads.check_ckpt.find.unit import newest_first
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -22,7 +24,7 @@ def touch(path: Path, mtime: int = 1000) -> Path:
 
 
 def names(root: Path, depth: int = 6) -> set[str]:
-    return {each.name for each in discover(str(root), depth).candidates}
+    return {each.name for each in discover(str(root), depth).units}
 
 
 def test_files_with_the_known_endings_are_found_at_every_level(tmp_path: Path) -> None:
@@ -60,17 +62,17 @@ def test_a_folders_name_is_not_given_twice(tmp_path: Path) -> None:
 
 
 def test_companions_do_not_make_a_folder_a_set(tmp_path: Path) -> None:
-    for name in ("model.safetensors", "training_args.bin", "scheduler.pt", "rng_state_0.pth", "scaler.pt"):
+    for name in ("weights.pt", "args.bin", "lr_scheduler.pt", "rng_state_0.pth", "scaler.pt"):
         touch(tmp_path / "checkpoint-500" / name)
     touch(tmp_path / "other" / "scheduler.pt")
-    found = discover(str(tmp_path), 6).candidates
+    found = discover(str(tmp_path), 6).units
     assert {each.name for each in found if not each.companion} == {"checkpoint-500", "other"}
     assert sum(each.companion for each in found) == 4
 
 
 def test_one_file_may_be_the_root(tmp_path: Path) -> None:
     path = touch(tmp_path / "weights.dat")
-    (found,) = discover(str(path), 6).candidates
+    (found,) = discover(str(path), 6).units
     assert (found.name, found.path) == ("weights.dat", str(path))
 
 
@@ -87,7 +89,7 @@ def test_links_lead_to_one_record_each(tmp_path: Path) -> None:
     (root / "gone.pt").symlink_to("nowhere")
     os.link(root / "step_1/c.pt", root / "step_1/hard.ckpt")
     discovery = discover(str(root), 6)
-    assert sorted(each.relative for each in discovery.candidates) == ["outside/step_9/c.pt", "step_1/c.pt"]
+    assert sorted(each.relative for each in discovery.units) == ["outside/step_9/c.pt", "step_1/c.pt"]
     assert {skipped.path for skipped in discovery.skipped} == {str(root / "gone.pt"), str(root / "self.pt")}
 
 
@@ -96,12 +98,12 @@ def test_what_is_no_file_is_passed_over_with_its_reason(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(str(tmp_path / "socket.pt"))
         discovery = discover(str(tmp_path), 6)
-    assert discovery.candidates == []
+    assert discovery.units == []
     assert {(skipped.path, skipped.reason) for skipped in discovery.skipped} == {
         (str(tmp_path / "pipe.pt"), "no regular file"),
         (str(tmp_path / "socket.pt"), "no regular file"),
     }
-    assert discover(str(tmp_path / "pipe.pt"), 6).candidates == []
+    assert discover(str(tmp_path / "pipe.pt"), 6).units == []
 
 
 @pytest.mark.parametrize(
@@ -127,7 +129,7 @@ def test_what_is_no_file_is_passed_over_with_its_reason(tmp_path: Path) -> None:
 )
 def test_names_of_what_is_not_finished(tmp_path: Path, name: str, temporary: bool) -> None:
     touch(tmp_path / name)
-    (found,) = discover(str(tmp_path), 6).candidates
+    (found,) = discover(str(tmp_path), 6).units
     assert found.temporary is temporary
 
 
@@ -163,10 +165,10 @@ def test_the_newest_comes_first(tmp_path: Path) -> None:
     touch(tmp_path / "step_900.pt", 3000)
     touch(tmp_path / "step_1000.pt", 2000)
     touch(tmp_path / "step_20.pt", 4000)
-    order = [each.name for each in newest_first(discover(str(tmp_path), 6).candidates)]
+    order = [each.name for each in newest_first(discover(str(tmp_path), 6).units)]
     assert order == ["step_1000.pt", "step_900.pt", "step_20.pt"]
     touch(tmp_path / "best.pt", 2500)
-    order = [each.name for each in newest_first(discover(str(tmp_path), 6).candidates)]
+    order = [each.name for each in newest_first(discover(str(tmp_path), 6).units)]
     assert order == ["step_20.pt", "step_900.pt", "best.pt", "step_1000.pt"]
 
 
@@ -174,5 +176,5 @@ def test_names_that_are_no_text_are_survived(tmp_path: Path) -> None:
     path = os.fsencode(tmp_path) + b"/step_1_\xff\n.pt"
     with open(path, "wb") as file:  # noqa: PTH123 - the name is bytes
         file.write(b"x")
-    (found,) = discover(str(tmp_path), 6).candidates
+    (found,) = discover(str(tmp_path), 6).units
     assert os.path.exists(found.path)  # noqa: PTH110 - not text either

@@ -59,7 +59,8 @@ def test_every_element_belongs_to_the_first_that_has_it(drawn: list[torch.Tensor
         for value in view.flatten():
             owners.setdefault(int(value), index)
     (seen,) = claims.views[0]
-    assert {element: tensor for start, stop, tensor in seen.spans for element in range(start // 4, stop // 4)} == owners
+    found = {element: span.tensor for span in seen.spans for element in range(span.start // 4, span.stop // 4)}
+    assert found == owners
     assert claims.params == len(owners)
     assert claims.listed == sum(view.numel() for view in drawn)
 
@@ -68,7 +69,7 @@ def test_every_element_belongs_to_the_first_that_has_it(drawn: list[torch.Tensor
 def test_overlapping_cuts_at_both_ends(drawn: list[torch.Tensor], one: int, other: int) -> None:
     low, high = sorted((one // 4 * 4, other // 4 * 4))
     (seen,) = claim([tensor_of(view) for view in drawn]).views[0]
-    inside = {element for start, stop, _ in seen.spans for element in range(start, stop) if low <= element < high}
+    inside = {element for span in seen.spans for element in range(span.start, span.stop) if low <= element < high}
     found = [(start, stop) for start, stop, _ in overlapping(seen.spans, low, high)]
     assert {element for start, stop in found for element in range(start, stop)} == inside
 

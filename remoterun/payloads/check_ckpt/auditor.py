@@ -1,0 +1,243 @@
+"""The audit of one checkpoint after the other."""
+
+from __future__ import annotations
+
+import collections
+import errno
+import os
+import time
+from typing import TYPE_CHECKING, Callable, Counter, Dict, List, Optional, Sequence, Tuple
+
+from .find.unit import Unit, age_of
+from .model import Checkpoint, Found, clean_text
+from .pickles.nodes import string_items
+from .readers.families import family
+from .readers.folder import ChangedError, Folder, Sources
+from .readers.reader import read_torch_file
+from .report import UNCHECKED, Report, judge, worsened
+from .rules.catalogue import OK, bounded, next_step, severity
+from .rules.rule import BAD
+from .rules.training import pairs as moment_pairs
+from .scan.crc import Checksum, best_checksum
+from .scan.scanner import Pace, Scanner
+from .scan.spans import claim
+from .series.memory import Entry, Memory, look
+from .source import NotRegularError, ShrunkError
+from .summary import Judged
+
+if TYPE_CHECKING:
+    from remoterun.remote.runtime import Context
+
+    from .loadtest import LoadTests
+    from .scan.engine import Engine
+    from .settings import Settings
+
+# What PyTorch Lightning puts into each of its files.
+_LIGHTNING = "pytorch-lightning_version"
+# What may be found in a checkpoint only because it is still being written.
+_UNFINISHED = ("CK020", "CK021", "CK025", "CK060", "CK061", "CK062", "CK063", "CK064", "CK066")
+# Checkpoints that the record of a series names.
+_MOST_NAMED = 100
+# Those that say that a file is not there.
+_LACKING = ("CK060", "CK063", "CK066")
+
+
+class Auditor:
+    """Audit one checkpoint after the other, newest first; each is reported when the one before it is known."""
+
+    def __init__(
+        self, ctx: Context, settings: Settings, engine: Engine, memory: Memory, total: int, clock: Callable[[], float]
+    ) -> None:
+        self._ctx = ctx
+        self._settings = settings
+        self._engine = engine
+        self._memory = memory
+        self._clock = clock
+        self._checksum: Checksum = best_checksum()
+        self._pace = Pace(settings.max_bytes_per_s)
+        self._total = total
+        self._before = 0
+        self._tests: Optional[LoadTests] = None
+        # What is ignored of companions, which have no record of their own.
+        self.ignored: Counter[str] = collections.Counter()
+        self.judged: List[Judged] = []
+
+    def audit(self, unit: Unit) -> None:
+        """Read one checkpoint, unless it is known, and report it as soon as it can be compared."""
+        started = time.monotonic()
+        entry = self._memory.recall(unit) or self._read(unit)
+        self._before += unit.size
+        self._ctx.progress(self._before, self._total, "bytes", clean_text(unit.name))
+        entry.outcome.record["seconds"] = round(time.monotonic() - started, 3)
+        for each in self._memory.follow(entry):
+            self._report(each)
+
+    def _read(self, unit: Unit) -> Entry:
+        """Read one checkpoint. Whatever is wrong with it is its own verdict."""
+        files, now = look(unit), self._clock()
+        report = Report(unit)
+        try:
+            self._audit(report)
+        except NotRegularError:
+            report.fail(Found("CK030", "it is no regular file any more"))
+        except FileNotFoundError as error:
+            report.wait("%s was deleted before it could be read" % _what(unit, error.filename))
+        except PermissionError as error:
+            report.fail(Found("CK030", "%s may not be read: %s" % (_what(unit, error.filename), error.strerror)))
+        except OSError as error:
+            if error.errno == errno.ESTALE:
+                report.wait("%s was replaced on its file server while it was read" % _what(unit, error.filename))
+            else:
+                # Whatever the disk can't give back is lost to the training job, too.
+                message = "%s can't be read: %s" % (_what(unit, error.filename), error.strerror)
+                report.fail(Found("CK030", message, severity=BAD))
+        except Exception as error:  # a fault of this program on one file, which must not hide what it knows of others
+            import traceback
+
+            traceback.print_exc()
+            report.fail(Found("CK030", "the audit itself failed on it (%s): please report it" % type(error).__name__))
+        outcome = report.outcome()
+        deep = self._settings.deep
+        used = (self._engine.name, self._checksum.name) if deep else (None, None)
+        outcome.record.update(seconds=0.0, engine=used[0], crc=used[1])
+        return self._memory.learn(report, outcome, files, now)
+
+    def _audit(self, report: Report) -> None:
+        unit = report.unit
+        if unit.temporary:
+            age = age_of(unit.mtime_ns)
+            report.wait("its name says that it is not finished; it was last written %s ago" % age)
+            return
+        folder = Folder(unit.folder, unit.files)
+        try:
+            report.checkpoint = read(unit, folder)
+            if not self._settings.deep:
+                report.shallow = not report.checkpoint.unsupported
+                report.claims = claim(report.checkpoint.tensors)
+            with folder.sources() as sources:
+                if self._settings.deep and not report.checkpoint.unsupported:
+                    self._scan(sources, report)
+                sources.hold()
+        except ShrunkError:
+            report.wait("it shrank while it was read")
+            return
+        except ChangedError as error:
+            report.wait("%s %s while it was read" % (_what(unit, error.path), error.what))
+            return
+        found = {each.rule for each in (*report.checkpoint.found, *unit.found)}
+        if not found.isdisjoint(_UNFINISHED):
+            from .find.liveness import still_written
+
+            report.wait(still_written(unit, folder.opened, lacking=not found.isdisjoint(_LACKING)))
+
+    def _scan(self, sources: Sources, report: Report) -> None:
+        checkpoint, name = report.checkpoint, clean_text(report.unit.name)
+        report.claims = claim(checkpoint.tensors)
+        done = [self._before]
+
+        def on_bytes(count: int) -> None:
+            done[0] += count
+            self._ctx.progress(min(done[0], self._total), self._total, "bytes", name)
+
+        scanner = Scanner(
+            sources,
+            checkpoint.regions,
+            report.claims.views,
+            engine=self._engine,
+            checksum=self._checksum,
+            pace=self._pace,
+            on_bytes=on_bytes,
+            pairs=moment_pairs(checkpoint),
+        )
+        report.scanned = scanner.run(self._settings.workers)
+        if checkpoint.digests or checkpoint.rounded:
+            from .scan.second_look import second_look
+
+            checkpoint.found += second_look(checkpoint, sources, self._pace)
+        report.whole = True
+
+    def _report(self, entry: Entry) -> None:
+        unit, outcome = entry.unit, entry.outcome
+        found, ignored, level = judge(unit, outcome, entry.of_others, self._settings.changes)
+        self._tell(unit, found)
+        record = {**outcome.record, "name": clean_text(unit.name), "verdict": level}
+        record["findings"] = sorted({each.rule for each in found})
+        if ignored:
+            record["ignored"] = ignored
+        if entry.recalled:
+            record.update(cached=True, checked_at=_date(entry.checked_at))
+        step = record["step"] if "step_from" not in record else None
+        companion = unit.companion and level in (OK, UNCHECKED)
+        self.judged.append(
+            Judged(unit, level, step if isinstance(step, int) else None, outcome.weights, outcome.optimizer, companion)
+        )
+        if self._settings.load is not None and not companion and not outcome.waiting:
+            record["load"] = self._load(entry, self._settings.load)
+        if companion:
+            self.ignored.update(ignored)
+        else:
+            self._ctx.emit(record)
+
+    def _load(self, entry: Entry, allowance: Tuple[int, float]) -> Dict[str, object]:
+        """Ask the loaders themselves."""
+        from .loadtest import Allowance, LoadTests
+
+        def alive() -> None:
+            self._ctx.progress(self._before, self._total, "bytes", "loading %s" % clean_text(entry.unit.name))
+
+        self._tests = self._tests or LoadTests(Allowance(*allowance))
+        return self._tests.of_checkpoint(entry.unit, entry.outcome.found, alive)
+
+    def finish(self) -> None:
+        """Tell what was found of checkpoints after they had been reported; emit a record for each series of them."""
+        if self._tests is not None:
+            self._tests.close()
+        places = {each.unit.relative: index for index, each in enumerate(self.judged)}
+        changes = self._settings.changes
+        for series, late in self._memory.late().items():
+            kept, ignored = changes.apply_to(late)
+            for unit, found in kept:
+                self._tell(unit, [found])
+                at = places[unit.relative]
+                self.judged[at] = self.judged[at]._replace(verdict=worsened(self.judged[at].verdict, [found]))
+            self._ctx.emit(
+                {
+                    "kind": "series",
+                    "name": clean_text(series),
+                    "checkpoints": [clean_text(name) for name in sorted({unit.name for unit, _ in kept})[:_MOST_NAMED]],
+                    "verdict": worsened(OK, [found for _, found in kept]),
+                    "findings": sorted({found.rule for _, found in kept}),
+                    **({"ignored": ignored} if ignored else {}),
+                }
+            )
+
+    def _tell(self, unit: Unit, found: Sequence[Found]) -> None:
+        name = clean_text(unit.name)
+        for each in bounded(found):
+            data = {"file": clean_text(unit.path, 1000), **(each.data or {})}
+            self._ctx.finding(each.rule, severity(each), name, each.message, next_step(each), each.evidence, **data)
+
+
+def read(unit: Unit, folder: Folder) -> Checkpoint:
+    """Read what a checkpoint's headers tell, and place its tensors.
+
+    Raises:
+        OSError, NotRegularError, ChangedError: when its files can't be read as they were found.
+    """
+    if unit.family:
+        return family(unit.family).read(folder)
+    with folder.open(next(iter(unit.files))) as source:
+        loaded = read_torch_file(source)
+    checkpoint = loaded.checkpoint
+    if loaded.decoded is not None and any(key == _LIGHTNING for key, _ in string_items(loaded.decoded.root)):
+        checkpoint.format = "lightning"
+    return checkpoint
+
+
+def _what(unit: Unit, path: object) -> str:
+    """Name the file that an error is about."""
+    return clean_text(os.path.relpath(path, unit.folder), 1000) if unit.family and isinstance(path, str) else "it"
+
+
+def _date(seconds: float) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))

@@ -1,0 +1,32 @@
+"""The family of models as Hugging Face libraries save them: a folder of weights, and a config.json or an index."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, List
+
+from .folder import Claim
+from .hf_weights import find_weights, preferred, read_weights, weights_of
+from .members import Members
+
+if TYPE_CHECKING:
+    from ..model import Checkpoint
+    from .folder import Folder, Listing
+
+NAME = "hf-model"
+
+
+def claim(listing: Listing) -> List[Claim]:
+    """Claim weights in shards, and weights in one file that a configuration goes with."""
+    configured = "config.json" in listing.files
+    sets = weights_of(listing)
+    chosen = preferred([each for each in sets if each.is_sharded or (configured and each.promised == 1)])
+    whole = [each for each in chosen if each.is_sharded] if len(chosen) > 1 else chosen
+    return [Claim("" if len(chosen) == 1 else each.stem, each.all_files) for each in whole]
+
+
+def read(folder: Folder) -> Checkpoint:
+    """Read a claimed checkpoint."""
+    members = Members(folder, NAME)
+    for weights in find_weights(folder):
+        read_weights(members, weights)
+    return members.checkpoint

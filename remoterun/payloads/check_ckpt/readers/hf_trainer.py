@@ -1,0 +1,185 @@
+"""The family of training states that transformers' Trainer and accelerate save: a folder with a file for each part."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import TYPE_CHECKING, Iterator, List, NamedTuple, Set, Tuple
+
+from ..model import OPTIMIZER, FlawedError, Found, Progress, clean_text, count_of
+from ..rules.rule import INFO, SUSPECT
+from ..scan.spans import claim as claim_bytes
+from . import families
+from .folder import Claim
+from .hf_adapter import ADAPTER, CONFIG, adapters, read_adapter
+from .hf_weights import find_weights, preferred, read_weights, weights_of
+from .members import Members, gaps, matching
+from .small_json import read_json
+
+if TYPE_CHECKING:
+    from ..model import Checkpoint
+    from .folder import Folder, Listing
+    from .hf_weights import Weights
+
+NAME = "hf-trainer"
+_ACCELERATE = "accelerate"
+_STATE = "trainer_state.json"
+_ARGUMENTS = "training_args.bin"
+_OPTIMIZER = r"optimizer(?:_\d{1,4})?\.(?:pt|bin)"
+_RNG = r"(?:rng_state(?:_(\d{1,6}))?\.pth|random_states_(\d{1,6})\.pkl)"
+# Files that go with the weights and the optimizer, and the part that each is.
+_ALONG = (
+    ("scheduler", r"scheduler(?:_\d{1,4})?\.(?:pt|bin)"),
+    ("scaler", r"scaler\.pt"),
+    ("rng", _RNG),
+    ("dataloader", r"(?:sampler|dl_state_dict)(?:_\d{1,4})?\.bin"),
+    ("", r"training_args\.bin|custom_checkpoint_\d{1,4}\.pkl"),
+)
+_HEAD = 1 << 16
+# Folders in which sharded training keeps a part: DeepSpeed's, and those of torch.distributed.checkpoint.
+_INNER = re.compile(r"global_step\d{1,15}|(?:pytorch_model|optimizer)(?:_fsdp)?(?:_\d{1,4})?|pytorch_model")
+
+
+class _Inner(NamedTuple):
+    """Name a folder inside that holds a part, the family that it is of, and its files."""
+
+    name: str
+    family: str
+    files: Tuple[str, ...]
+
+    @property
+    def is_optimizer(self) -> bool:
+        """Tell whether it holds the optimizer's state alone."""
+        return self.name.startswith("optimizer")
+
+
+def claim(listing: Listing) -> List[Claim]:
+    """Claim a folder that holds the state of a trainer: weights, an optimizer, and what goes with them."""
+    names = set(listing.files)
+    if not _is_trainer(names) and not _is_accelerate(names):
+        return []
+    files = {name for each in _chosen(weights_of(listing)) for name in each.all_files}
+    files.update(match.group() for match in matching(_OPTIMIZER, names))
+    files.update("%s/%s" % (inner.name, file) for inner in _inner(listing) for file in inner.files)
+    if not files:
+        return []
+    files.update(match.group() for _, pattern in _ALONG for match in matching(pattern, names))
+    files.update(names.intersection((_STATE, CONFIG)))
+    return [Claim("", tuple(sorted(files)))]
+
+
+def _is_trainer(names: Set[str]) -> bool:
+    saved = "optimizer.pt" in names or "scheduler.pt" in names
+    return _STATE in names or (saved and (_ARGUMENTS in names or bool(matching(r"rng_state.*\.pth", names))))
+
+
+def _is_accelerate(names: Set[str]) -> bool:
+    saved = matching(r"optimizer(?:_\d{1,4})?\.bin|scheduler(?:_\d{1,4})?\.bin|sampler(?:_\d{1,4})?\.bin", names)
+    return len(saved) > 1 or bool(matching(r"random_states_\d{1,6}\.pkl", names))
+
+
+def _chosen(sets: List[Weights]) -> List[Weights]:
+    """Return the sets of weights that are loaded; a folder may hold others of the same model."""
+    models = [each for each in sets if each.stem != ADAPTER and (each.is_sharded or each.promised == 1)]
+    return [*preferred(models), *adapters(sets)]
+
+
+def _inner(listing: Listing) -> Iterator[_Inner]:
+    for name, folder in sorted(listing.folders.items()):
+        if _INNER.fullmatch(name):
+            for module in families.that_may_claim([*folder.files, *folder.folders]):
+                claims = [each for each in families.family(module).claim(folder) if not each.name]
+                if claims:
+                    yield _Inner(name, module, claims[0].files)
+                    break
+
+
+def read(folder: Folder) -> Checkpoint:
+    """Read a claimed checkpoint."""
+    names = {name for name in folder.files if "/" not in name}
+    members = Members(folder, NAME if _is_trainer(names) else _ACCELERATE)
+    if _STATE in names:
+        _read_state(members)
+    sets = _chosen(find_weights(folder))
+    for weights in sets:
+        if weights.stem != ADAPTER:
+            read_weights(members, weights)
+    if adapters(sets):
+        read_adapter(members)
+    for match in sorted(matching(_OPTIMIZER, names), key=_text):
+        members.take(match.group(), OPTIMIZER, role=OPTIMIZER)
+    inner = list(_inner(folder.listing()))
+    for each in inner:
+        _read_inner(members, each, copied=bool(sets))
+    for part, pattern in _ALONG:
+        for match in sorted(matching(pattern, names), key=_text):
+            members.take_aside(match.group(), part)
+    _judge_presence(members, names, weights=bool(sets) or any(not each.is_optimizer for each in inner))
+    return members.checkpoint
+
+
+def _text(match: "re.Match[str]") -> str:
+    return match.group()
+
+
+def _read_state(members: Members) -> None:
+    """Read how far the trainer was; its numbers count before all others."""
+    checkpoint = members.checkpoint
+    try:
+        document = read_json(members.folder, _STATE)
+    except FlawedError as error:
+        if error.found.rule == "CK103":
+            _read_large_state(members, error.found)
+        else:
+            checkpoint.found.append(error.found)
+        return
+    root = document.root if isinstance(document.root, dict) else {}
+    step, epoch = root.get("global_step"), root.get("epoch")
+    if isinstance(step, int) and not isinstance(step, bool) and 0 <= step < 1 << 62:
+        checkpoint.step = step
+        checkpoint.progress.append(Progress("step", step, "%s: global_step" % _STATE))
+    else:
+        checkpoint.add("CK025", "%s has no global_step" % _STATE, file=members.folder.locate(_STATE))
+    if isinstance(epoch, (int, float)) and not isinstance(epoch, bool) and math.isfinite(epoch):
+        checkpoint.epoch = epoch
+        checkpoint.progress.append(Progress("epoch", epoch, "%s: epoch" % _STATE))
+    if document.repeated:
+        message = "%s names %s twice; readers take the last" % (_STATE, clean_text(document.repeated[0], 100))
+        checkpoint.add("CK025", message, severity=SUSPECT, file=members.folder.locate(_STATE))
+
+
+def _read_large_state(members: Members, found: Found) -> None:
+    """Read the step of a state with a very long history, which comes behind it."""
+    with members.folder.open(_STATE) as source:
+        told = re.search(rb'^  "global_step": (\d{1,15}),?$', source.read(0, _HEAD), re.MULTILINE)
+        ended = source.read(source.size - 64, 64).rstrip().endswith(b"}")
+    if told and ended:
+        members.checkpoint.step = int(told.group(1))
+        members.checkpoint.progress.append(Progress("step", int(told.group(1)), "%s: global_step" % _STATE))
+        found = found._replace(severity=INFO)
+    members.checkpoint.found.append(found)
+
+
+def _read_inner(members: Members, inner: _Inner, *, copied: bool) -> None:
+    role = OPTIMIZER if inner.is_optimizer else None
+    read_it = families.family(inner.family).read
+    held = members.take_folder(inner.name, read_it, role=role)
+    if copied:
+        # DeepSpeed keeps the weights beside those that are saved for loading.
+        members.checkpoint.copied += claim_bytes(held.tensors).params
+
+
+def _judge_presence(members: Members, names: Set[str], *, weights: bool) -> None:
+    checkpoint = members.checkpoint
+    if checkpoint.format == NAME and _STATE not in names and {"optimizer", "scheduler"} & checkpoint.parts:
+        message = "there is no %s, which is written last and without which the run can't be resumed"
+        checkpoint.add("CK063", message % _STATE)
+    if not weights:
+        checkpoint.truncated = True
+        checkpoint.add("CK060", "there is an optimizer's state, but no weights")
+    ranks = {int(match.group(1) or match.group(2) or 0): match.group() for match in matching(_RNG, names)}
+    missing = gaps(set(ranks))
+    if missing:
+        name = re.sub(r"\d+(?=\.)", str(missing[0]), ranks[max(ranks)])
+        message = "%s missing, first: %s; its rank can't go on with the same random numbers"
+        checkpoint.add("CK060", message % (count_of(len(missing), "file"), name), severity=INFO)

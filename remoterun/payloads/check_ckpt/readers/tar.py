@@ -1,0 +1,164 @@
+"""The reader of tar archives, NeMo's above all: their members are read where they lie, and nothing is unpacked."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, List, NamedTuple, Optional
+
+from ..model import Checkpoint, FlawedError, clean_text, count_of
+from .archive import LOCAL
+from .old_pickles import is_pickle, read_old_pickle
+from .torch_objects import Loaded, Objects, decode_pickle
+from .torch_zip import read_torch_zip
+
+if TYPE_CHECKING:
+    from ..source import Source
+
+_BLOCK = 512
+_MAX_MEMBERS = 20_000
+# A longer name is none.
+_MAX_NAME = 64 * 1024
+_MAX_CHECKPOINTS = 16
+_CONFIG = "model_config.yaml"
+# What torch wrote in 2016.
+_ANCIENT = frozenset(("storages", "tensors", "pickle"))
+
+
+class _Member(NamedTuple):
+    name: str
+    kind: bytes
+    offset: int
+    size: int
+
+
+def read_tar(source: Source) -> Loaded:
+    """Read the checkpoints among the members of an archive.
+
+    Raises:
+        FlawedError: when there are more members than can be.
+    """
+    checkpoint = Checkpoint("tar", source.size)
+    members = _members(source, checkpoint)
+    _judge(members, checkpoint)
+    names = {_plain(member.name) for member in members}
+    if _CONFIG in names:
+        checkpoint.format = "nemo"
+    last, count = Loaded(checkpoint, None, Objects(source, checkpoint, {}).number), 0
+    for member in members:
+        loaded = _read_member(source, member, checkpoint) if count < _MAX_CHECKPOINTS else None
+        if loaded is not None:
+            _join(checkpoint, loaded.checkpoint)
+            last, count = loaded, count + 1
+    if names >= _ANCIENT:
+        _judge_ancient(source, members, checkpoint)
+    elif any(name.endswith(".distcp") for name in names):
+        checkpoint.unsupported = "it is a tar archive of a distributed checkpoint, which has to be unpacked first"
+    elif not count or count == _MAX_CHECKPOINTS:
+        what = "none" if not count else "not every one"
+        checkpoint.unsupported = "it is a tar archive, and %s of its members could be audited" % what
+    return last._replace(checkpoint=checkpoint)
+
+
+def _plain(name: str) -> str:
+    return name[2:] if name.startswith("./") else name
+
+
+def _members(source: Source, checkpoint: Checkpoint) -> List[_Member]:
+    """Follow the headers to the end of the archive."""
+    members: List[_Member] = []
+    at, long_name = 0, ""
+    while True:
+        header = source.read(at, _BLOCK)
+        if len(header) < _BLOCK:
+            checkpoint.truncated = True
+            checkpoint.add("CK020", "the archive is cut off after %s" % count_of(len(members), "member"))
+            return members
+        if not any(header):
+            return members
+        size = _number(header[124:136])
+        if size is None or not _sums_up(header):
+            checkpoint.add("CK025", "the header of a member is damaged (byte %d)" % at)
+            return members
+        kind = header[156:157]
+        if kind in (b"L", b"x") and size <= _MAX_NAME:
+            long_name = _long_name(kind, source.read(at + _BLOCK, size)) or long_name
+        elif kind != b"g":
+            members.append(_Member(long_name or _name(header), kind, at + _BLOCK, size))
+            long_name = ""
+        if len(members) > _MAX_MEMBERS:
+            raise FlawedError("CK103", "the archive has more than %s" % count_of(_MAX_MEMBERS, "member"))
+        at += _BLOCK + (size + _BLOCK - 1) // _BLOCK * _BLOCK
+
+
+def _number(field: bytes) -> Optional[int]:
+    """Read octal digits or, where the first bit is set, a big-endian number."""
+    if field[0] & 0x80:
+        number = int.from_bytes(field[1:], "big")
+        return number if number < 1 << 62 else None
+    try:
+        return int(field.strip(b" \0") or b"0", 8)
+    except ValueError:
+        return None
+
+
+def _sums_up(header: bytes) -> bool:
+    return _number(header[148:156]) == sum(header[:148]) + 8 * ord(" ") + sum(header[156:])
+
+
+def _name(header: bytes) -> str:
+    prefix, name = header[345:500].split(b"\0")[0], header[:100].split(b"\0")[0]
+    # GNU tar keeps times where the prefix would be.
+    joined = prefix + b"/" + name if prefix and header[257:263] == b"ustar\0" else name
+    return joined.decode("utf-8", "replace")
+
+
+def _long_name(kind: bytes, data: bytes) -> str:
+    """Read the name that a header of its own gives to the next member; records of pax are ``LENGTH path=NAME``."""
+    if kind == b"L":
+        return data.split(b"\0")[0].decode("utf-8", "replace")
+    for line in data.split(b"\n"):
+        _, _, record = line.partition(b" ")
+        if record.startswith(b"path="):
+            return record[5:].decode("utf-8", "replace")
+    return ""
+
+
+def _judge(members: List[_Member], checkpoint: Checkpoint) -> None:
+    for member in members:
+        name = clean_text(member.name, 100)
+        if member.name.startswith("/") or ".." in member.name.split("/"):
+            checkpoint.add("CK104", "member %s would be unpacked outside its folder" % name, member=name)
+        elif member.kind in (b"1", b"2"):
+            checkpoint.add("CK102", "member %s is a link" % name, member=name)
+
+
+def _read_member(source: Source, member: _Member, checkpoint: Checkpoint) -> Optional[Loaded]:
+    if member.kind not in (b"0", b"\0"):
+        return None
+    window = source.window(member.offset, member.size)
+    head = window.read(0, 4)
+    try:
+        loaded = read_torch_zip(window) if head == LOCAL else read_old_pickle(window) if is_pickle(head) else None
+    except FlawedError as error:
+        checkpoint.found.append(error.found)
+        return None
+    if member.size > window.size:
+        checkpoint.truncated = True
+        name = clean_text(member.name, 100)
+        checkpoint.add("CK020", "the archive is cut off inside its member %s" % name, member=name)
+    return loaded
+
+
+def _join(checkpoint: Checkpoint, inner: Checkpoint) -> None:
+    checkpoint.absorb(inner, 0)
+    checkpoint.decoded = checkpoint.decoded or inner.decoded
+    checkpoint.truncated = checkpoint.truncated or inner.truncated
+    checkpoint.step = inner.step if checkpoint.step is None else checkpoint.step
+    checkpoint.epoch = inner.epoch if checkpoint.epoch is None else checkpoint.epoch
+
+
+def _judge_ancient(source: Source, members: List[_Member], checkpoint: Checkpoint) -> None:
+    """Look at what loading a file of torch's first format would do; its values are not read."""
+    checkpoint.unsupported = "it is of torch's tar format of 2016, whose values can't be checked"
+    for member in members:
+        if _plain(member.name) == "pickle":
+            decode_pickle(source, member.offset, member.offset + member.size, checkpoint, "its pickle")

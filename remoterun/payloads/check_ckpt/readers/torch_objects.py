@@ -1,0 +1,319 @@
+"""From a pickle that torch wrote to what it holds: tensors among a container's regions, plain numbers, and progress."""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, Any, Dict, FrozenSet, NamedTuple, Optional, Set, Type, Union
+
+from ..model import MODEL, OTHER, UNKNOWN_FORMAT, Checkpoint, Region, Tensor, Unchecked, clean_text, count_of, product
+from ..pickles import policy
+from ..pickles.layout import survey
+from ..pickles.machine import BUDGET, Machine
+from ..pickles.nodes import INNER, Blob, BombError, Call, CutOffError, Decoded, Persistent, PickleError, TooLargeError
+from ..pickles.opaque import opaque
+from ..pickles.rebuild import UNDESCRIBED, Array, Bare, Broken, Stored, numpy_dtype, rebuild, storage_of
+from ..pickles.training import learn
+from ..source import Held
+
+if TYPE_CHECKING:
+    from ..model import Number
+    from ..pickles.layout import Placed, ReadNumber
+    from ..source import Source
+
+
+# The pickles in front of a storage take less.
+_MOST_TEXT = 1024 * 1024
+
+
+class Loaded(NamedTuple):
+    """Hold what was read of a file.
+
+    `decoded` is None when it holds no pickle, or none that can be decoded. `number` reads a plain number, a numpy
+    scalar or a tensor of one element of it, while the file is open; None for anything else.
+    """
+
+    checkpoint: Checkpoint
+    decoded: Optional[Decoded]
+    number: ReadNumber
+
+
+def decode_pickle(
+    source: Source,
+    start: int,
+    end: int,
+    checkpoint: Checkpoint,
+    record: str,
+    *,
+    plain: FrozenSet[str] = frozenset(),
+    budget: int = BUDGET,
+    kind: Type[Machine] = Machine,
+) -> Optional[Decoded]:
+    """Decode one pickle and note what loading it would do; None when it can't be decoded.
+
+    `plain` are the dotted paths of classes that are nothing special in it, `budget` is the memory that it may take,
+    `kind` the machine that decodes it.
+    """
+    machine = kind(source, start, end, budget)
+    decoded = None
+    try:
+        decoded = machine.decode()
+    except BombError as error:
+        checkpoint.add("CK103", "%s is built to exhaust its reader: %s" % (record, error), record=record)
+    except TooLargeError as error:
+        checkpoint.add(
+            "CK103", "%s is too large to be decoded: %s" % (record, error), severity="suspect", record=record
+        )
+    except PickleError as error:
+        cut = isinstance(error, CutOffError) and end == source.size
+        checkpoint.truncated = checkpoint.truncated or cut
+        checkpoint.add("CK020" if cut else "CK025", "%s can't be decoded: %s" % (record, error), record=record)
+    # What stands before an error runs before it, too.
+    uses = {found: ways for found, ways in machine.uses.items() if found.path not in plain}
+    checkpoint.found += policy.judge(uses, machine.oddities, record)
+    return decoded
+
+
+class Objects:
+    """Place what a pickle describes in a checkpoint.
+
+    `regions` says for the key of a storage which region of the checkpoint holds its bytes; they are big-endian all
+    together or not at all. `tensors` has, by the `id` of the node that describes it, the index of each placed tensor.
+    """
+
+    def __init__(
+        self, source: Source, checkpoint: Checkpoint, regions: Dict[str, int], *, big_endian: bool = False
+    ) -> None:
+        self._source = source
+        self._checkpoint = checkpoint
+        self._regions = dict(regions)
+        self._big_endian = big_endian
+        self._textual: Set[str] = set()
+        self._decoded: Set[int] = set()
+        self.tensors: Dict[int, int] = {}
+
+    def add(self, decoded: Decoded) -> None:
+        """Place every tensor, storages that no tensor shows included, and read how far training was."""
+        checkpoint = self._checkpoint
+        checkpoint.decoded = True
+        self._open_inner(decoded)
+        placed = survey(decoded.root)
+        for item in placed:
+            self._place(item)
+        known = {item.tensor.key for item in placed if isinstance(item.tensor, Stored)}
+        for node in decoded.persistent:
+            storage = storage_of(node)
+            if (
+                storage is not None
+                and storage.key not in known
+                and (storage.dtype is None or storage.dtype.kind != "clean")
+            ):
+                known.add(storage.key)
+                self._place_stored(storage, "storage %s" % clean_text(storage.key, 50), OTHER, "")
+        learn(checkpoint, decoded.root, self.number, self.tensors)
+        self._note_opaque(decoded)
+
+    def add_constants(self, decoded: Decoded) -> None:
+        """Place the tensors that a program holds beside its modules; they are its weights where those have none."""
+        role = OTHER if self._checkpoint.tensors else MODEL
+        for item in survey(decoded.root):
+            self._place(item._replace(name="constants.%s" % item.name, role=role))
+
+    def _note_opaque(self, decoded: Decoded) -> None:
+        checkpoint = self._checkpoint
+        sizes = opaque(decoded, self._decoded)
+        for path, size in sizes.items():
+            name = clean_text(path, 200)
+            checkpoint.unchecked.append(Unchecked(name, "bytes", size, "state of a class that is not known"))
+        if sizes:
+            text = "%s belong to objects that only their own classes can read: %s"
+            names = [clean_text(path, 200) for path in sizes]
+            checkpoint.add("CK106", text % (count_of(sum(sizes.values()), "byte"), ", ".join(names[:3])), classes=names)
+
+    def _open_inner(self, decoded: Decoded) -> None:
+        """Find the storages that lie inside the pickle, each in a small file of its own."""
+        known: Dict[Any, Union[Stored, Broken]] = {}
+        for node in decoded.persistent:
+            if isinstance(node.id, tuple) and len(node.id) == 2 and node.id[0] == INNER:
+                data = node.id[1]
+                mark = data if isinstance(data, (Blob, str)) else id(data)
+                if mark not in known:
+                    known[mark] = self._inner(data)
+                node.meaning = known[mark]
+
+    def _inner(self, data: Any) -> Union[Stored, Broken]:
+        from .old_pickles import find_storage
+
+        checkpoint = self._checkpoint
+        source = _opened(self._source, data)
+        if isinstance(data, Blob):
+            self._decoded.add(data.offset)
+        found = find_storage(source, checkpoint) if source is not None else None
+        if source is None or found is None:
+            return UNDESCRIBED
+        stored, begin = found[0]._replace(key="%s inside the pickle" % found[0].key), found[1]
+        if isinstance(source, Held):
+            self._textual.add(stored.key)
+            return stored
+        if begin + stored.held != source.size:
+            sizes = count_of(stored.held, "byte"), count_of(source.size - begin, "byte")
+            return Broken("its storage of %s lies in %s" % sizes)
+        self._regions[stored.key] = len(checkpoint.regions)
+        checkpoint.regions.append(Region(0, source.base + begin, stored.held, "storage %s" % stored.key))
+        return stored
+
+    def _place(self, item: Placed) -> None:
+        checkpoint, tensor, name = self._checkpoint, item.tensor, item.name
+        before = len(checkpoint.tensors)
+        if isinstance(tensor, Stored):
+            self._place_stored(tensor, name, item.role, item.key)
+        elif isinstance(tensor, Bare):
+            checkpoint.empty.append(name)
+        elif isinstance(tensor, Array):
+            self._place_array(tensor, name, item.role, item.key)
+        else:
+            checkpoint.add("CK025", "tensor %s can't be rebuilt: %s" % (name, tensor.reason), tensor=name)
+        if len(checkpoint.tensors) > before:
+            self.tensors[id(item.node)] = before
+
+    def _place_stored(self, stored: Stored, name: str, role: str, key: str) -> None:
+        checkpoint = self._checkpoint
+        dtype = stored.dtype
+        unreadable = self._unreadable(stored)
+        if dtype is None or unreadable:
+            self._pass_over(name, stored, unreadable)
+            return
+        index = self._regions.get(stored.key)
+        if index is None:
+            self._pass_over(name, stored, "cut off" if checkpoint.truncated else "its storage is missing")
+            if not checkpoint.truncated:
+                message = "tensor %s has no data: storage data/%s is missing" % (name, clean_text(stored.key, 50))
+                checkpoint.add("CK025", message, tensor=name)
+            return
+        region = checkpoint.regions[index]
+        if stored.held != region.size:
+            message = "%s should have %s, but its record %s has %s"
+            sizes = count_of(stored.held, "byte"), region.name, count_of(region.size, "byte")
+            checkpoint.add("CK025", message % (name, *sizes), tensor=name)
+        tensor = Tensor(name, role, dtype, stored.shape, stored.stride, index, stored.offset * dtype.size, key)
+        end = _end_of(tensor)
+        if end > min(region.size, stored.held):
+            message = "tensor %s reaches beyond its storage: to byte %s of %s"
+            checkpoint.add("CK025", message % (name, format(end, ","), format(region.size, ",")), tensor=name)
+            self._pass_over(name, stored, "reaches beyond its storage")
+            return
+        checkpoint.tensors.append(tensor)
+
+    def _unreadable(self, stored: Stored) -> str:
+        """Say why the values of a tensor can't be looked at, wherever they are; nothing when they can."""
+        dtype = stored.dtype
+        if dtype is None:
+            return UNKNOWN_FORMAT
+        if dtype.kind == "opaque":
+            return "codes without a value of their own"
+        if self._big_endian and dtype.floating and dtype.lane > 1:
+            return "big-endian"
+        return "written as text" if stored.key in self._textual else ""
+
+    def _pass_over(self, name: str, stored: Stored, reason: str) -> None:
+        dtype = stored.dtype.name if stored.dtype is not None else clean_text(stored.dtype_name, 50)
+        self._checkpoint.unchecked.append(Unchecked(name, dtype, stored.held, reason, stored.key))
+
+    def _place_array(self, array: Array, name: str, role: str, key: str) -> None:
+        checkpoint, dtype, data = self._checkpoint, array.dtype, array.data
+        if data is not None:
+            self._decoded.add(data.offset)
+        if dtype is not None and not dtype.floating:
+            return
+        if dtype is None or data is None:
+            # Text, dates and whole numbers have nothing to check; V is a record of several fields.
+            if dtype is not None or array.dtype_name.lstrip("<>|=").startswith(("f", "c", "g", "V")):
+                reason = "numpy array of a number format not known" if dtype is None else "numpy array written as text"
+                size = data.size if data is not None else 0
+                checkpoint.unchecked.append(Unchecked(name, clean_text(array.dtype_name, 50), size, reason))
+            return
+        size = product(array.shape) * dtype.size
+        if size != data.size:
+            message = "array %s should have %s, but has %s"
+            message %= (name, count_of(size, "byte"), count_of(data.size, "byte"))
+            checkpoint.add("CK025", message, tensor=name)
+            return
+        checkpoint.regions.append(Region(0, self._source.base + data.offset, size, name))
+        region = len(checkpoint.regions) - 1
+        checkpoint.tensors.append(Tensor(name, role, dtype, array.shape, array.stride, region, 0, key))
+
+    # --- numbers -----------------------------------------------------------------------------------------------------
+
+    def number(self, node: object) -> Optional[Number]:
+        """Read a plain number, a numpy scalar or a tensor of one element."""
+        if isinstance(node, (int, float)):
+            return None if isinstance(node, bool) or abs(node) > 1 << 62 else node
+        if isinstance(node, Call) and node.path.endswith(".multiarray.scalar") and len(node.args) == 2:
+            return self._scalar(numpy_dtype(node.args[0]), node.args[1])
+        tensor = rebuild(node) if isinstance(node, (Call, Persistent)) else None
+        if not isinstance(tensor, Stored) or tensor.dtype is None or any(size != 1 for size in tensor.shape):
+            return None
+        index = self._regions.get(tensor.key)
+        if index is None or self._big_endian:
+            return None
+        region = self._checkpoint.regions[index]
+        start = tensor.offset * tensor.dtype.size
+        if start + tensor.dtype.size > region.size:
+            return None
+        return unpacked(
+            tensor.dtype.name, self._source.read(region.offset - self._source.base + start, tensor.dtype.size)
+        )
+
+    def _scalar(self, dtype: str, data: Any) -> Optional[Number]:
+        if isinstance(data, Blob) and data.size <= 16:
+            return unpacked(dtype, self._source.read(data.offset, data.size))
+        # Protocol 2 has no bytes: numpy's come as text and the name of an encoding.
+        if isinstance(data, Call) and data.path == "_codecs.encode" and data.args and isinstance(data.args[0], str):
+            return unpacked(dtype, data.args[0].encode("latin-1", "replace"))
+        return None
+
+
+def _end_of(tensor: Tensor) -> int:
+    """Return where in its region a tensor's last element ends, 0 when it has none."""
+    last = 0
+    for size, step in zip(tensor.shape, tensor.stride):
+        if not size:
+            return 0
+        last += (size - 1) * step
+    return tensor.start + (last + 1) * tensor.dtype.size
+
+
+_CODES = {
+    "float64": "<d",
+    "float32": "<f",
+    "float16": "<e",
+    "int64": "<q",
+    "int32": "<i",
+    "int16": "<h",
+    "int8": "<b",
+    "uint64": "<Q",
+    "uint32": "<I",
+    "uint16": "<H",
+    "uint8": "<B",
+}
+
+
+def unpacked(dtype: str, data: bytes) -> Optional[Number]:
+    """Read one number of a format by its name; None when it has no such name or size."""
+    if dtype == "bfloat16":
+        dtype, data = "float32", b"\x00\x00" + data
+    code = _CODES.get(dtype)
+    if code is None or struct.calcsize(code) != len(data):
+        return None
+    number: Number = struct.unpack(code, data)[0]
+    return number
+
+
+def _opened(source: Source, data: Any) -> Optional[Source]:
+    """Return bytes of a pickle as a file: in their place, or what matters of them when they are written as text."""
+    if isinstance(data, Call) and data.path == "_codecs.encode" and data.args:
+        data = data.args[0]
+    if isinstance(data, Blob) and not data.text:
+        return source.window(data.offset, data.size)
+    if isinstance(data, Blob):
+        data = source.read(data.offset, min(data.size, _MOST_TEXT)).decode("utf-8", "replace")
+    return Held(data.encode("latin-1", "replace")) if isinstance(data, str) else None

@@ -1,0 +1,159 @@
+"""What is said about one checkpoint: its findings, its verdict and its record."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Dict, List, NamedTuple, Sequence, Tuple
+
+from .model import EMA, MASTER, MODEL, OPTIMIZER, Checkpoint, Found, clean_text
+from .rules.catalogue import OK, Changes, Settled, check, settle, severity, verdict
+from .rules.facts import Facts
+from .rules.rule import BAD, INFO, SUSPECT
+from .scan.scanner import Scanned
+from .scan.spans import Claims
+
+if TYPE_CHECKING:
+    from .find.unit import Unit
+
+# The verdict of a checkpoint of which the headers alone were looked at, and nothing is wrong with them.
+UNCHECKED = "unchecked"
+# Files and unchecked tensors that a record names one by one.
+_MOST_FILES = 100
+_MOST_UNCHECKED = 50
+
+
+class Outcome(NamedTuple):
+    """Hold what the files of a checkpoint tell by themselves, and their record but for its verdict.
+
+    `waiting` tells that it is not finished, `failed` that it could not be read, `weights` and `optimizer` that it has
+    any.
+    """
+
+    found: List[Found]
+    record: Dict[str, object]
+    weights: bool = False
+    optimizer: bool = False
+    waiting: bool = False
+    failed: bool = False
+
+
+def judge(unit: Unit, outcome: Outcome, of_others: Sequence[Found], changes: Changes) -> Settled:
+    """Settle the findings of a checkpoint and its verdict; `of_others` is what others of its series tell of it."""
+    found = list(outcome.found)
+    if outcome.waiting:
+        found += [each for each in unit.found if each.rule == "CK067"]
+    else:
+        # What is damaged may well be small.
+        small = BAD not in map(severity, found)
+        found += [*of_others, *(each for each in unit.found if each.rule != "CK068" or small)]
+    if unit.companion:
+        # A scheduler's state or a set of arguments needs no tensor.
+        found = [each for each in found if each.rule != "CK009"]
+    unread = outcome.record["params"] is None
+    settled = settle(found, changes, in_progress=outcome.waiting, failed=outcome.failed, unread=unread)
+    # Nothing unchecked is called ok.
+    unchecked = settled.verdict == OK and not outcome.record["bytes_checked"]
+    return settled._replace(verdict=UNCHECKED) if unchecked else settled
+
+
+def worsened(level: str, found: Sequence[Found]) -> str:
+    """Return the verdict of a checkpoint after more was found."""
+    worst = verdict(found, in_progress=False, unsupported=False)
+    return worst if worst == BAD or (worst == SUSPECT and level in (OK, UNCHECKED)) else level
+
+
+class Report:
+    """Gather what is to be said about one checkpoint while it is read."""
+
+    def __init__(self, unit: Unit) -> None:
+        self.unit = unit
+        self.checkpoint = Checkpoint("unknown", unit.size)
+        self.claims = Claims({}, 0, 0)
+        self.scanned = Scanned({}, {}, {}, [])
+        self.whole = False
+        self.shallow = False
+        self._waiting = ""
+        self._failed = False
+
+    def wait(self, reason: str) -> None:
+        """Note that it is not finished, so that nothing found in it counts; an empty reason says nothing."""
+        self._waiting = self._waiting or reason
+
+    def fail(self, found: Found) -> None:
+        """Note why the checkpoint could not be read."""
+        self._failed = True
+        self.checkpoint.found.append(found)
+
+    def outcome(self) -> Outcome:
+        """Return what was found."""
+        if self._waiting:
+            found = [Found("CK026", "not finished: %s" % self._waiting)]
+        else:
+            found = [*self.checkpoint.found, *check(self._facts())]
+        if self.shallow and not self._waiting:
+            found.append(Found("CK126", "no value was checked: only headers were (deep=false)", None, INFO, ""))
+        weights, optimizer = self.claims.params > 0, OPTIMIZER in self.checkpoint.parts
+        return Outcome(found, self._record(), weights, optimizer, bool(self._waiting), self._failed)
+
+    def _facts(self) -> Facts:
+        unit = self.unit
+        paths = [clean_text("%s/%s" % (unit.folder, name) if unit.family else unit.path, 1000) for name in unit.files]
+        return Facts(self.checkpoint, self.claims, self.scanned, paths, unit.relative or unit.name)
+
+    def _record(self) -> Dict[str, object]:
+        unit, checkpoint, claims = self.unit, self.checkpoint, self.claims
+        decoded = checkpoint.decoded and not self._waiting
+        known = decoded and self.whole
+        sized = decoded and (self.whole or self.shallow) and not checkpoint.truncated
+        weights, optimizer = self._counts(MODEL, EMA), self._counts(OPTIMIZER, MASTER)
+        record: Dict[str, object] = {
+            "kind": "checkpoint",
+            "name": clean_text(unit.name),
+            "path": clean_text(unit.path, 4000),
+            "format": checkpoint.format,
+            "step": checkpoint.step,
+            "epoch": checkpoint.epoch,
+            "params": claims.params - checkpoint.copied if sized else None,
+            "nan_weights": weights[0] if known else None,
+            "inf_weights": weights[1] if known else None,
+            "nan_optimizer": optimizer[0] if known else None,
+            "inf_optimizer": optimizer[1] if known else None,
+            "verdict": "",
+            "findings": [],
+            "bytes": unit.size,
+            "bytes_checked": self._bytes_checked(),
+            "unchecked": self._unchecked(),
+            "tensors": len(checkpoint.tensors),
+            "crc_checked": sum(region.crc is not None for region in checkpoint.regions) if self.whole else 0,
+            "files": [clean_text(name) for name in list(unit.files)[:_MOST_FILES]],
+            "mtime": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(unit.mtime_ns // 10**9)),
+        }
+        if record["params"] not in (None, claims.listed):
+            record["params_listed"] = claims.listed
+        if len(unit.files) > _MOST_FILES:
+            record["files_count"] = len(unit.files)
+        if len(checkpoint.unchecked) > _MOST_UNCHECKED:
+            record["unchecked_count"] = len(checkpoint.unchecked)
+        named = unit.step if checkpoint.step is None else None
+        if named is not None:
+            record.update(step=named, step_from="name")
+        return record
+
+    def _counts(self, *roles: str) -> Tuple[int, int]:
+        counts = self._facts().counts(roles)
+        return counts.nan, counts.inf
+
+    def _bytes_checked(self) -> int:
+        checkpoint = self.checkpoint
+        if not self.whole or not checkpoint.decoded or self._waiting:
+            return 0
+        if checkpoint.truncated:
+            return min(checkpoint.size, sum(region.size for region in checkpoint.regions))
+        places = {each.place or each.name: each.size for each in checkpoint.unchecked}
+        return max(0, checkpoint.size - sum(places.values()))
+
+    def _unchecked(self) -> List[Dict[str, object]]:
+        return [
+            {"tensor": each.name, "dtype": each.dtype, "bytes": each.size, "reason": each.reason}
+            for each in self.checkpoint.unchecked[:_MOST_UNCHECKED]
+        ]

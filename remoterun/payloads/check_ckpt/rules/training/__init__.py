@@ -1,0 +1,38 @@
+"""Rules about the state of training."""
+
+from __future__ import annotations
+
+from typing import Dict
+
+from ..rule import BAD, INFO, SAVE_SAFELY, SUSPECT, Rule
+from . import groups, moments, parts, progress, steps
+from .moments import pairs
+
+__all__ = ["QUESTIONS", "RULES", "pairs"]
+
+RULES: Dict[str, Rule] = {
+    "CK040": Rule(BAD, SAVE_SAFELY),
+    "CK042": Rule(
+        BAD, "Do not resume from it: model and optimizer are of different moments. Go back to one that is whole."
+    ),
+    "CK043": Rule(BAD, "Do not resume from it: its files were saved at different steps. Go back to one that is whole."),
+    "CK044": Rule(BAD, "Go back, or start the optimizer afresh: the square root of it is NaN at the first step."),
+    "CK045": Rule(BAD, "Go back, or start the optimizer afresh: its first steps would be far too large."),
+    "CK046": Rule(SUSPECT, "Keep steps in float32 or as integers: bias correction and schedules go by them."),
+    "CK047": Rule(
+        SUSPECT, "Find out which of the two is right before resuming: learning rate and data go by the step."
+    ),
+    "CK048": Rule(
+        SUSPECT, "Find out which of the two is right before resuming: learning rate and data go by the step."
+    ),
+    "CK049": Rule(INFO, "Nothing to do if the others are frozen, or did not take part in any step."),
+    "CK050": Rule(SUSPECT, "Find out why it was not saved: resuming would start the optimizer from nothing."),
+    "CK051": Rule(SUSPECT, "Go back to a checkpoint whose optimizer can be loaded, or start the optimizer afresh."),
+    "CK052": Rule(SUSPECT, "Keep second moments in float32 or bfloat16; go back if they were converted when saved."),
+    "CK053": Rule(
+        SUSPECT, "Resume with a fresh GradScaler: with this scale, gradients vanish or every step is skipped."
+    ),
+    "CK054": Rule(INFO, "Save it along if resuming is to continue exactly where training was."),
+}
+
+QUESTIONS = (*steps.QUESTIONS, *moments.QUESTIONS, *groups.QUESTIONS, *progress.QUESTIONS, *parts.QUESTIONS)

@@ -1,0 +1,178 @@
+"""First and second moments: what they can't be, and what they can't be together."""
+
+from __future__ import annotations
+
+import math
+from typing import Dict, Iterator, List, NamedTuple, Optional
+
+from ...model import OPTIMIZER, Checkpoint, Found, Group, Optimizer, State, count_of
+from ...scan.stats import Broken, Pair
+from ..facts import Facts
+from ..rule import INFO, SUSPECT
+
+# State that sums up squares.
+_SQUARES = (
+    "exp_avg_sq",
+    "max_exp_avg_sq",
+    "exp_avg_sq_row",
+    "exp_avg_sq_col",
+    "row_var",
+    "col_var",
+    "variance",
+    "square_avg",
+    "acc_delta",
+    "exp_inf",
+)
+# What Adam and its like keep. Others go by the same names and reckon differently, but keep more.
+_ADAM = frozenset(
+    ("step", "exp_avg", "exp_avg_sq", "max_exp_avg_sq", "mu_product", "master_param", "param", "fp32_param")
+)
+# Options that only those have whose moments are certain to be Adam's.
+_CERTAIN = ("amsgrad", "bias_correction", "correct_bias", "decoupled_weight_decay")
+# What the bound is allowed to be exceeded by: rounding, step after step.
+_SLACK = {"float64": 1.05, "float32": 1.05, "bfloat16": 1.1, "float16": 1.5}
+# Nothing but betas that changed during training brings |m| / sqrt(v) up to here: (0.0, 0.999) allows 32.
+_EXPLAINED = 40.0
+# Of so small a share of zeros that only the second moments have, nothing is said.
+_FEW = 0.01
+
+
+class _Moments(NamedTuple):
+    optimizer: Optimizer
+    group: Group
+    key: str
+    state: State
+
+
+def pairs(checkpoint: Checkpoint) -> List[Pair]:
+    """Return the moments that are to be held against each other: those of Adam, for which a bound can be proved.
+
+    |m| <= C * sqrt(v) with C = (1 - b1) / sqrt((1 - b2) * (1 - b1^2 / b2)), by the inequality of Cauchy and Schwarz on
+    the gradients that make up both, whatever they were.
+    """
+    asked = []
+    for each in _adam(checkpoint):
+        first, second = each.state.tensors["exp_avg"], each.state.tensors["exp_avg_sq"]
+        one, other = checkpoint.tensors[first], checkpoint.tensors[second]
+        if one.dtype.name in _SLACK and one[2:5] == other[2:5] and one.piece == other.piece:
+            asked.append(Pair(first, second, _bound(each.group) * _SLACK[one.dtype.name]))
+    return asked
+
+
+def _adam(checkpoint: Checkpoint) -> Iterator[_Moments]:
+    for optimizer in checkpoint.optimizers:
+        groups = {key: group for group in optimizer.groups for key in group.params}
+        for key, state in optimizer.states.items():
+            moments = "exp_avg" in state.tensors and "exp_avg_sq" in state.tensors
+            known = moments and _ADAM.issuperset(state.dtypes) and _ADAM.issuperset(state.numbers)
+            if known and key in groups and _bound(groups[key]):
+                yield _Moments(optimizer, groups[key], key, state)
+
+
+def _bound(group: Group) -> float:
+    """Return the factor of the bound, 0 when there is none."""
+    betas = group.options.get("betas")
+    if not isinstance(betas, tuple) or len(betas) != 2:
+        return 0.0
+    first, second = betas
+    if not (0 <= first < 1 and 0 < second < 1 and first * first < second):
+        return 0.0
+    return float((1 - first) / math.sqrt((1 - second) * (1 - first * first / second)))
+
+
+def _broken_bounds(facts: Facts) -> Iterator[Found]:
+    told = facts.scanned.broken if facts.whole else []
+    owners = {each.state.tensors["exp_avg"]: each for each in _adam(facts.checkpoint)} if told else {}
+    for broken in told:
+        each = owners.get(broken.pair.first)
+        if each is not None:
+            yield _tell_broken(facts, each, broken)
+
+
+def _tell_broken(facts: Facts, each: _Moments, broken: Broken) -> Found:
+    bound = _bound(each.group)
+    reached = broken.ratio * broken.pair.factor
+    if reached <= _EXPLAINED:
+        severity: Optional[str] = INFO
+        ending = "as after a change of betas"
+    else:
+        certain = any(option in each.group.options for option in _CERTAIN)
+        severity, ending = (None, "which no gradients can do") if certain else (SUSPECT, "which Adam's can't do")
+    first = facts.checkpoint.tensors[broken.pair.first]
+    message = "%s: |m| reaches %s times sqrt(v), where %.3g is the most that the betas allow, in %s of %s, %s" % (
+        first.name,
+        "infinitely many" if math.isinf(reached) else "%.3g" % reached,
+        bound,
+        format(broken.blocks, ","),
+        count_of(broken.of_blocks, "block"),
+        ending,
+    )
+    data: Dict[str, object] = {**facts.place(broken.pair.first), "parameter": each.key, "first_byte": broken.offset}
+    evidence: Dict[str, object] = {
+        "ratio": reached if math.isfinite(reached) else "inf",
+        "bound": bound,
+        "blocks": broken.blocks,
+        "of_blocks": broken.of_blocks,
+        "betas": each.group.options["betas"],
+    }
+    return Found("CK045", message, data, severity, evidence=evidence)
+
+
+def _negative(facts: Facts) -> Iterator[Found]:
+    for index, tensor in enumerate(facts.checkpoint.tensors):
+        stats = facts.scanned.stats.get(index) if tensor.role == OPTIMIZER and tensor.key in _SQUARES else None
+        if stats is None or not (stats.negative or (stats.minimum is not None and stats.minimum < 0)):
+            continue
+        least = "" if stats.minimum is None else " (%.6g)" % stats.minimum
+        message = "%s sums up squares, and yet has an element below zero%s" % (tensor.name, least)
+        evidence: Dict[str, object] = {"min": stats.minimum, "elements": stats.elements}
+        yield Found("CK044", message, facts.place(index), evidence=evidence)
+
+
+def _formats(facts: Facts) -> Iterator[Found]:
+    for optimizer in facts.checkpoint.optimizers:
+        half: List[int] = []
+        for key, state in optimizer.states.items():
+            half += [
+                state.tensors[name]
+                for name in _SQUARES
+                if state.dtypes.get(name) == "float16" and name in state.tensors
+            ]
+            yield from _odd_state(facts, key, state)
+        if half:
+            message = "%s of second moments in float16, which has no room for them: squares below 6e-8 become zero"
+            data: Dict[str, object] = {"tensors": [facts.checkpoint.tensors[index].name for index in half[:20]]}
+            yield Found("CK052", message % count_of(len(half), "tensor"), data, evidence={"tensors": len(half)})
+
+
+def _odd_state(facts: Facts, key: str, state: State) -> Iterator[Found]:
+    """Judge the state of one parameter: shapes that differ, codes without their key, squares that became zero."""
+    if state.dtypes.get("state1") == "uint8" and not {"qmap1", "absmax1"}.issubset(state.dtypes):
+        message = "the 8-bit state of parameter %s lacks what gives its codes a meaning (qmap1, absmax1)" % key
+        yield Found("CK052", message, {"parameter": key})
+    if "exp_avg" not in state.tensors or "exp_avg_sq" not in state.tensors:
+        return
+    first, second = state.tensors["exp_avg"], state.tensors["exp_avg_sq"]
+    one, other = facts.checkpoint.tensors[first], facts.checkpoint.tensors[second]
+    if one.shape != other.shape:
+        message = "the moments of parameter %s differ in shape: %s and %s" % (key, list(one.shape), list(other.shape))
+        yield Found("CK052", message, facts.place(second))
+    lost = _lost(facts, first, second) if other.dtype.name == "float16" and one.dtype != other.dtype else 0
+    if lost:
+        message = "%s: at least %s are zero, though their first moments are not" % (
+            other.name,
+            count_of(lost, "second moment"),
+        )
+        yield Found("CK045", message, facts.place(second), evidence={"zeros": lost, "elements": other.numel})
+
+
+def _lost(facts: Facts, first: int, second: int) -> int:
+    """Count the zeros that second moments have more than first ones; each stands for a square that was lost."""
+    one, other = facts.stats(first), facts.stats(second)
+    if one is None or other is None or one.zeros is None or other.zeros is None:
+        return 0
+    lost = other.zeros - one.zeros
+    return lost if lost > _FEW * other.elements else 0
+
+
+QUESTIONS = (_negative, _broken_bounds, _formats)

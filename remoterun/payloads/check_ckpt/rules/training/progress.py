@@ -1,0 +1,146 @@
+"""How far training was, by all that tells: names, counters, schedulers, the optimizer's steps."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Dict, Iterator, List, Optional
+
+from ...find.names import step_in_name
+from ...model import Found, Number, Progress
+from ..facts import Facts
+from ..rule import INFO
+
+# A name that says step means it; "checkpoint-3" may count anything.
+_SAYS_STEP = re.compile(r"(?:step|iter|it)s?(?:ation)?[-_=]?0*%d(?!\d)", re.IGNORECASE)
+_EPOCH = re.compile(r"(?<![a-z])(?:epoch|ep)[-_=]?(\d{1,9})(?!\d)", re.IGNORECASE)
+# Keys under which some count from the beginning of each epoch.
+_WITHIN_EPOCH = frozenset(("step", "steps", "iter", "it", "iteration"))
+# Two counts that differ by more than this share count different things.
+_NEAR = 0.05
+_WEAK, _FACTOR = 100, 2
+_MOST = 20
+
+
+def _files(facts: Facts) -> Iterator[Found]:
+    """Hold against each other what the same counter says in several files of one checkpoint."""
+    counters: Dict[str, Dict[str, Number]] = {}
+    for each in facts.checkpoint.progress:
+        file, apart, key = each.where.rpartition(": ")
+        if apart and each.what == "step":
+            counters.setdefault(key, {})[file] = each.value
+    for key, files in counters.items():
+        low, high = min(files, key=lambda name: files[name]), max(files, key=lambda name: files[name])
+        if files[low] != files[high]:
+            message = "its files are from different steps: %s is %s in %s, and %s in %s" % (
+                key,
+                format(files[low], ",.10g"),
+                low,
+                format(files[high], ",.10g"),
+                high,
+            )
+            evidence: Dict[str, object] = {"lowest": files[low], "highest": files[high], "files": len(files)}
+            yield Found("CK043", message, {"places": dict(list(files.items())[:_MOST])}, evidence=evidence)
+
+
+def _step_in_name(facts: Facts) -> Iterator[Found]:
+    named = step_in_name(facts.name)
+    told = [each for each in facts.checkpoint.progress if each.what == "step"]
+    if named is None or not told:
+        return
+    inside = min(told, key=lambda each: abs(each.value - named))
+    if any(each.value == named for each in facts.checkpoint.progress) or not _same_unit(facts, named, told[0]):
+        return
+    away = abs(inside.value - named)
+    first = inside if away == 1 else told[0]
+    message = "its name says step %s, %s inside says %s" % (
+        format(named, ","),
+        first.where,
+        format(first.value, ",.10g"),
+    )
+    severity = INFO if away == 1 or _counts_otherwise(facts, named, first) else None
+    evidence: Dict[str, object] = {"named": named, "inside": first.value}
+    yield Found("CK047", message, {"places": _places(told)}, severity, evidence=evidence)
+
+
+def _places(told: List[Progress]) -> Dict[str, Number]:
+    return {each.where: each.value for each in told[:_MOST]}
+
+
+def _same_unit(facts: Facts, named: int, inside: Progress) -> bool:
+    """Tell whether a number in a name can be meant as a step."""
+    if re.search(_SAYS_STEP.pattern % named, facts.name, re.IGNORECASE):
+        return True
+    return named >= _WEAK and named <= _FACTOR * inside.value <= _FACTOR * _FACTOR * named
+
+
+def _counts_otherwise(facts: Facts, named: int, inside: Progress) -> bool:
+    """Tell whether one counts what the other counts several of, or only since the epoch began."""
+    few, many = sorted((named, inside.value))
+    if few and not many % few:
+        return True
+    key = inside.where.rpartition(": ")[2].rpartition(".")[2]
+    return key in _WITHIN_EPOCH and inside.value < named and (facts.checkpoint.epoch or 0) >= 1
+
+
+def _epoch_in_name(facts: Facts) -> Iterator[Found]:
+    match = (_EPOCH.findall(facts.name) or [None])[-1]
+    told = [each for each in facts.checkpoint.progress if each.what == "epoch"]
+    if match is None or not told:
+        return
+    named = int(match)
+    away = min(abs(math.floor(each.value) - named) for each in told)
+    if away and not any(each.value == named for each in facts.checkpoint.progress):
+        message = "its name says epoch %s, %s inside says %s" % (
+            format(named, ","),
+            told[0].where,
+            format(told[0].value, ",.10g"),
+        )
+        evidence: Dict[str, object] = {"named": named, "inside": told[0].value}
+        yield Found("CK047", message, {"places": _places(told)}, INFO if away == 1 else None, evidence=evidence)
+
+
+def _scheduler(facts: Facts) -> Iterator[Found]:
+    """Hold what schedulers count against the step: they may count epochs, or begin anew, but not be off by little."""
+    checkpoint = facts.checkpoint
+    named = step_in_name(facts.name)
+    step, rule, words = (named, "CK047", "its name") if named is not None else (checkpoint.step, "CK048", "its counter")
+    if step is None:
+        return
+    for numbers in checkpoint.schedulers:
+        count = numbers.get("last_epoch")
+        if count is None or not _is_off(count, step) or _is_known(facts, count):
+            continue
+        # Where gradients overflow, the step counts and the scheduler does not.
+        severity = INFO if checkpoint.scalers else None
+        message = "%s says step %s, its scheduler has made %s" % (words, format(step, ",.10g"), format(count, ",.10g"))
+        yield Found(rule, message, severity=severity, evidence={"step": step, "scheduler": count})
+
+
+def _is_off(count: Number, step: Number) -> bool:
+    """Tell whether two counts are of the same thing, and yet differ by more than a convention."""
+    return 1 < abs(count - step) <= _NEAR * step
+
+
+def _is_known(facts: Facts, count: Number) -> bool:
+    return any(abs(each.value - count) <= 1 for each in facts.checkpoint.progress)
+
+
+def _optimizer(facts: Facts) -> Iterator[Found]:
+    step = facts.checkpoint.step
+    for optimizer in facts.checkpoint.optimizers if step is not None else ():
+        counts = [state.numbers["step"] for state in optimizer.states.values() if "step" in state.numbers]
+        finite = [count for count in counts if math.isfinite(count)]
+        formats = {state.dtypes.get("step") for state in optimizer.states.values()}
+        count: Optional[Number] = max(finite) if finite else None
+        if count is None or step is None or not _is_off(count, step) or formats & {"bfloat16", "float16"}:
+            continue
+        message = "its counter says step %s, its optimizer has made %s" % (
+            format(step, ",.10g"),
+            format(count, ",.10g"),
+        )
+        # Steps are skipped where gradients overflow or are too large, so only a series tells more.
+        yield Found("CK048", message, {"optimizer": optimizer.name}, INFO, evidence={"step": step, "optimizer": count})
+
+
+QUESTIONS = (_files, _step_in_name, _epoch_in_name, _scheduler, _optimizer)

@@ -1,0 +1,89 @@
+"""Weights that are too large, or too small, to be weights."""
+
+from __future__ import annotations
+
+import math
+from typing import Dict, Iterator, Optional
+
+from ...model import EMA, MASTER, MODEL, Found, Tensor
+from ...scan.stats import Stats
+from ..facts import Facts
+from ..names import BUFFER, MASK
+from ..rule import INFO
+
+_WEIGHTS = (MODEL, EMA, MASTER)
+# No weight of a network that learns is larger; counters, variances and other buffers may be.
+_LARGE = 1e6
+# Nothing that anybody counts or measures is larger.
+_HUGE = 1e30
+# Scalars are counters, temperatures and the like.
+_FEW = 16
+# What masks are filled with.
+_LOWEST = -1.6e38
+_FILLS = (-1e4, -1e9, -1e10, -1e12, -1e30, -65504.0)
+# A single element that outweighs all others: what a flipped bit of the exponent leaves.
+_MANY, _OUTSTANDING, _SHARE = 4096, 64.0, 0.9
+_SUBNORMAL, _FLOOD = 0.01, 0.5
+# Smaller numbers are subnormal in float16 without being strange.
+_WIDE = ("float32", "bfloat16", "float64")
+
+
+def _size(facts: Facts) -> Iterator[Found]:
+    for index, tensor, stats in facts.seen(_WEIGHTS):
+        if stats.minimum is None or stats.maximum is None or _is_mask(tensor, stats):
+            continue
+        peak = max(abs(stats.minimum), abs(stats.maximum))
+        weight = _is_weight(tensor)
+        evidence: Dict[str, object] = {"max": peak, "elements": stats.elements}
+        if stats.squares is not None and math.isfinite(stats.squares):
+            evidence["rms"] = math.sqrt(stats.squares / stats.elements)
+        if peak > (_LARGE if weight else _HUGE):
+            message = "%s has an element of magnitude %.3g: no trained weight is that large" % (tensor.name, peak)
+            yield Found("CK005", message, facts.place(index), evidence=evidence)
+        elif weight and _stands_out(tensor, stats, peak):
+            message = "%s has an element of magnitude %.3g that outweighs all %s others" % (
+                tensor.name,
+                peak,
+                format(stats.elements - 1, ","),
+            )
+            yield Found("CK005", message, facts.place(index), evidence=evidence)
+
+
+def _is_weight(tensor: Tensor) -> bool:
+    if tensor.numel <= _FEW or BUFFER.search(tensor.name):
+        return False
+    return len(tensor.shape) > 1 or tensor.name.endswith(("weight", "bias"))
+
+
+def _is_mask(tensor: Tensor, stats: Stats) -> bool:
+    """Tell whether a tensor is one that keeps attention away, whatever its name."""
+    if MASK.search(tensor.name):
+        return True
+    lowest = stats.minimum is not None and (stats.minimum in _FILLS or stats.minimum <= _LOWEST)
+    return lowest and stats.maximum is not None and stats.maximum <= 1
+
+
+def _stands_out(tensor: Tensor, stats: Stats, peak: float) -> bool:
+    if len(tensor.shape) < 2 or stats.elements < _MANY or stats.squares is None or peak < _OUTSTANDING:
+        return False
+    # In a sparse tensor, the others may be zero.
+    return stats.zeros is not None and stats.zeros * 2 < stats.elements and peak * peak > _SHARE * stats.squares
+
+
+def _subnormals(facts: Facts) -> Iterator[Found]:
+    for index, tensor, stats in facts.seen(_WEIGHTS):
+        share = (stats.subnormals or 0) / stats.elements
+        if tensor.dtype.name not in _WIDE or tensor.numel <= _FEW or share <= _SUBNORMAL:
+            continue
+        message = "%s: %s of %s elements are subnormal (too small for the format's full precision)" % (
+            tensor.name,
+            format(stats.subnormals, ","),
+            format(stats.elements, ","),
+        )
+        evidence: Dict[str, object] = {"subnormals": stats.subnormals, "elements": stats.elements, "max": stats.maximum}
+        # Weight decay alone brings what is never used there, after very many steps.
+        severity: Optional[str] = None if share >= _FLOOD else INFO
+        yield Found("CK008", message, facts.place(index), severity, evidence=evidence)
+
+
+QUESTIONS = (_size, _subnormals)

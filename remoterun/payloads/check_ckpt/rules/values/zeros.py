@@ -1,0 +1,180 @@
+"""Tensors that are zero or constant, and pages of zeros inside others."""
+
+from __future__ import annotations
+
+from typing import Dict, Iterator, List, NamedTuple, Optional, Tuple
+
+from ...model import EMA, MASTER, MODEL, OPTIMIZER, Found, Tensor, count_of, row_major
+from ...scan.stats import Stats
+from ..facts import Facts, Kept
+from ..names import BIAS, BUFFER, LORA_SECOND, MASK, NORM
+from ..rule import INFO, SUSPECT
+
+_WEIGHTS = (MODEL, EMA, MASTER)
+# Scalars and small vectors may be anything.
+_FEW = 16
+# A model with less in it may be anything.
+_SOME = 1024
+# What is initialised with zeros has moved by then, if it is ever to move.
+_EARLY = 100
+_FINE = ("float32", "float64")
+_PAGE = 4096
+# What is less wide than this has no rows that zeros could fill.
+_SHORTEST_ROW = 32
+# With more zeros than these among the rest, a tensor is sparse, and zero pages tell nothing.
+_SPARSE = 0.01
+# Second moments of Adam are held against the first ones instead.
+_PASSED_OVER = ("exp_avg_sq", "max_exp_avg_sq")
+
+
+# --- whole tensors --------------------------------------------------------------------------------------------------
+
+
+def _constant(facts: Facts) -> Iterator[Found]:
+    weights = [each for each in facts.seen(_WEIGHTS) if each[1].numel > _FEW and not _is_buffer(each[1])]
+    flat = [each for each in weights if each[2].minimum is not None and each[2].minimum == each[2].maximum]
+    zero = [each for each in flat if each[2].zeros == each[2].elements]
+    total = sum(stats.elements for _, _, stats in weights)
+    matrix = any(len(tensor.shape) > 1 for _, tensor, _ in zero)
+    if matrix and len(zero) == len(weights) and total >= _SOME:
+        message = "all %s of the weights are zero, in %s" % (
+            count_of(total, "element"),
+            count_of(len(zero), "tensor"),
+        )
+        yield Found("CK006", message, {"tensors": [tensor.name for _, tensor, _ in zero[:20]]})
+        return
+    kept = facts.kept() if flat else {}
+    for index, tensor, stats in flat:
+        severity = _severity(facts, tensor, stats, kept.get(index))
+        if severity is not None:
+            only_zeros = stats.zeros == stats.elements
+            message = "%s: all %s are %s%s" % (
+                tensor.name,
+                count_of(stats.elements, "element"),
+                "zero" if only_zeros else "%.6g" % (stats.minimum or 0.0),
+                ", though an optimizer works on it" if severity == SUSPECT and index in kept else "",
+            )
+            evidence: Dict[str, object] = {"value": stats.minimum, "elements": stats.elements}
+            yield Found("CK006", message, facts.place(index), severity, evidence=evidence)
+
+
+def _is_buffer(tensor: Tensor) -> bool:
+    return bool(BUFFER.search(tensor.name) or MASK.search(tensor.name))
+
+
+def _severity(facts: Facts, tensor: Tensor, stats: Stats, kept: Optional[Kept]) -> Optional[str]:
+    """Judge a constant tensor; None when there is nothing to say."""
+    zero = stats.zeros == stats.elements
+    matrix = len(tensor.shape) > 1
+    if LORA_SECOND.search(tensor.name) or not (zero or matrix):
+        return None
+    # bfloat16 rounds small changes of what is not zero away.
+    if kept is not None and (zero or tensor.dtype.name in _FINE) and facts.moved(kept):
+        return SUSPECT
+    if BIAS.search(tensor.name) or not (matrix or NORM.search(tensor.name)):
+        return None
+    late = facts.step is not None and facts.step >= _EARLY
+    if zero:
+        return SUSPECT if late and kept is None else INFO
+    return INFO if late else None
+
+
+# --- pages ----------------------------------------------------------------------------------------------------------
+
+
+class _Blank(NamedTuple):
+    """Hold the pages of zeros in a tensor: runs of elements, and how many zeros there are elsewhere."""
+
+    runs: List[Tuple[int, int]]
+    others: int
+
+
+def _pages(facts: Facts) -> Iterator[Found]:
+    blank = {}
+    for index, tensor, stats in facts.seen((*_WEIGHTS, OPTIMIZER)):
+        found = _blank(facts, tensor, stats)
+        if found is not None:
+            blank[index] = found
+    rivals = _rivals(facts) if blank else {}
+    for index, found in blank.items():
+        tensor, rival = facts.checkpoint.tensors[index], rivals.get(index)
+        alive = rival is not None and _alive(facts, rival, found)
+        if tensor.role == MODEL:
+            damaged = alive or not _fills_rows(tensor, found)
+        else:
+            # The first moment of a row that is not used any more decays to zero long before the second.
+            damaged = not _fills_rows(tensor, found) and (alive or rival is None)
+        if damaged:
+            yield _tell_pages(facts, index, found, alive=alive)
+
+
+def _blank(facts: Facts, tensor: Tensor, stats: Stats) -> Optional[_Blank]:
+    """Return the pages of zeros of a tensor that is dense elsewhere."""
+    if not stats.zero_pages or stats.zeros is None or stats.zeros == stats.elements or not tensor.dtype.size:
+        return None
+    if tensor.key in _PASSED_OVER or _is_buffer(tensor) or tensor.stride != row_major(tensor.shape):
+        return None
+    runs = _elements(facts, tensor, stats)
+    listed = sum(stop - start for start, stop in runs)
+    others = max(0, stats.zeros - max(listed, stats.zero_pages * _PAGE // tensor.dtype.size))
+    return None if others > _SPARSE * (stats.elements - stats.zeros) else _Blank(runs, others)
+
+
+def _elements(facts: Facts, tensor: Tensor, stats: Stats) -> List[Tuple[int, int]]:
+    """Return the runs of zero pages as elements of the tensor."""
+    base, size = facts.checkpoint.regions[tensor.region].offset + tensor.start, tensor.dtype.size
+    return [(-((base - start) // size), (stop - base) // size) for start, stop in stats.zero_runs]
+
+
+def _rivals(facts: Facts) -> Dict[int, int]:
+    """Return which tensor tells whether a row of another got gradients: the second moment, which decays slowly."""
+    kept = {index: each.state.tensors for index, each in facts.kept().items()}
+    rivals = {index: tensors["exp_avg_sq"] for index, tensors in kept.items() if "exp_avg_sq" in tensors}
+    for optimizer in facts.checkpoint.optimizers:
+        for state in optimizer.states.values():
+            if "exp_avg" in state.tensors and "exp_avg_sq" in state.tensors:
+                rivals[state.tensors["exp_avg"]] = state.tensors["exp_avg_sq"]
+    return rivals
+
+
+def _alive(facts: Facts, rival: int, blank: _Blank) -> bool:
+    """Tell whether another tensor of the same shape has too few zeros to be zero where this one is."""
+    stats = facts.stats(rival)
+    return (
+        stats is not None and stats.zeros is not None and stats.zeros < sum(stop - start for start, stop in blank.runs)
+    )
+
+
+def _fills_rows(tensor: Tensor, blank: _Blank) -> bool:
+    """Tell whether the zeros may be whole rows, as far as their number tells: padding, words that did not occur."""
+    row = 1
+    for size in reversed(tensor.shape[1:]):
+        row = row * size if row < _SHORTEST_ROW else row
+    if row < _SHORTEST_ROW:
+        # Without rows, zeros that were meant would hardly begin and end with pages, unless they fill the tensor up.
+        last = blank.runs[-1][1] if blank.runs else 0
+        return blank.others >= _SHORTEST_ROW or tensor.numel - last < _PAGE // tensor.dtype.size
+    missing = sum(start % row + -stop % row for start, stop in blank.runs)
+    return blank.others >= missing
+
+
+def _tell_pages(facts: Facts, index: int, blank: _Blank, *, alive: bool) -> Found:
+    tensor, stats = facts.checkpoint.tensors[index], facts.scanned.stats[index]
+    message = "%s: %s of its file, %s of %s, %s zero, and next to nothing else in it is%s" % (
+        tensor.name,
+        count_of(stats.zero_pages, "page"),
+        format(stats.zero_pages * _PAGE // tensor.dtype.size, ","),
+        count_of(stats.elements, "element"),
+        "is" if stats.zero_pages == 1 else "are",
+        ", while the optimizer has second moments for these elements" if alive else "",
+    )
+    data: Dict[str, object] = {**facts.place(index), "zero_ranges": [list(run) for run in stats.zero_runs]}
+    evidence: Dict[str, object] = {
+        "zero_pages": stats.zero_pages,
+        "pages": stats.pages,
+        "zeros_elsewhere": blank.others,
+    }
+    return Found("CK007", message, data, evidence=evidence)
+
+
+QUESTIONS = (_constant, _pages)

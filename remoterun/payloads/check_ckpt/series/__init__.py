@@ -1,0 +1,1 @@
+"""Checkpoints that follow each other: what is kept of each, and what a comparison tells."""

@@ -1,0 +1,197 @@
+"""What is known of the checkpoints of an audit: what earlier audits found, and how they compare with each other.
+
+A checkpoint whose files are what they were is not read again, until it was last read too long ago. One is remembered
+only if it was read whole and can't have changed unseen: not while it is written, and not just after.
+"""
+
+from __future__ import annotations
+
+import collections
+import os
+from typing import TYPE_CHECKING, Counter, Dict, List, NamedTuple, Optional, Sequence, Tuple
+
+from ..model import Found, clean_text
+from ..report import Outcome
+from .chain import Chains, Compared, Link
+from .naming import place_of
+from .profile import Card, Mark, Profile, card_of, marks_of
+from .store import Header, Identity, Store, identify, is_settled, key_of
+
+if TYPE_CHECKING:
+    from ..find.unit import Unit
+    from ..report import Report
+
+Files = Tuple[Identity, ...]
+
+
+class Known(NamedTuple):
+    """Hold what is remembered of a checkpoint: what was found, what sums it up, and when that was, since 1970."""
+
+    outcome: Outcome
+    card: Card
+    compared: Optional[Compared]
+    checked_at: float
+
+
+class Entry:
+    """Be one checkpoint on its way to be reported; `recalled` tells that an earlier audit read it."""
+
+    def __init__(self, unit: Unit, outcome: Outcome, *, checked_at: float = 0.0, recalled: bool = False) -> None:
+        self.unit = unit
+        self.outcome = outcome
+        self.checked_at = checked_at
+        self.recalled = recalled
+        self.card: Optional[Card] = None
+        self.link: Optional[Link] = None
+        self.lasting = recalled
+
+    @property
+    def of_others(self) -> List[Found]:
+        """Return what the others of its series tell of it."""
+        return self.link.found if self.link is not None else []
+
+
+class Memory:
+    """Remember checkpoints, and let each wait for the one before it."""
+
+    def __init__(
+        self, root: str, units: Sequence[Unit], store: Store, *, deep: bool, recheck_s: float, now: float
+    ) -> None:
+        """Look up all checkpoints of an audit; where only headers are wanted, what is known of values is welcome."""
+        self._root = root
+        self._store = store
+        self._deep = deep
+        self._known: Dict[str, Tuple[Files, str]] = {}
+        self._waiting: Dict[str, Entry] = {}
+        self._units: Dict[str, Unit] = {}
+        cards: List[Card] = []
+        for unit in units:
+            files = look(unit)
+            for tier in (True,) if deep else (True, False):
+                key = key_of(unit.relative, files, deep=tier)
+                known = _unpack(store.find(key))
+                if known is not None and 0 <= now - known.checked_at <= recheck_s:
+                    self._known[unit.relative] = files, key
+                    card = self._placed(unit, known.card)
+                    cards += [] if card is None else [card]
+                    break
+        sizes: Counter[str] = collections.Counter(place_of(unit.relative).series for unit in units)
+        self._chains = Chains(sizes, cards, now)
+
+    def late(self) -> Dict[str, List[Tuple[Unit, Found]]]:
+        """Return what was found of checkpoints after they had been reported, by their series."""
+        found: Dict[str, List[Tuple[Unit, Found]]] = {}
+        for late in self._chains.late:
+            found.setdefault(late.card.series, []).append((self._units[late.card.path], late.found))
+        return found
+
+    def knows(self, unit: Unit) -> bool:
+        """Tell whether a checkpoint was unchanged at the start, and need not be read."""
+        return unit.relative in self._known
+
+    def recall(self, unit: Unit) -> Optional[Entry]:
+        """Return a checkpoint that has not changed since an earlier audit."""
+        if not self.knows(unit):
+            return None
+        files, key = self._known[unit.relative]
+        known = _unpack(self._store.find(key)) if look(unit) == files else None
+        if known is None:
+            return None
+        entry = Entry(unit, known.outcome, checked_at=known.checked_at, recalled=True)
+        self._join(entry, key, known.card, None, known.compared)
+        return entry
+
+    def learn(self, report: Report, outcome: Outcome, files: Files, now: float) -> Entry:
+        """Take a checkpoint that was read; `files` is what `look` said before, `now` when that was."""
+        entry = Entry(report.unit, outcome, checked_at=now)
+        if outcome.waiting or outcome.failed or not files or look(report.unit) != files:
+            return entry
+        marks = marks_of(report.checkpoint, report.scanned)
+        card = card_of(report.checkpoint, marks)
+        entry.lasting = (report.whole or report.shallow) and is_settled(files, now)
+        key = key_of(report.unit.relative, files, deep=self._deep)
+        self._join(entry, key, card, marks)
+        self._keep(entry, key, marks)
+        return entry
+
+    def follow(self, entry: Entry) -> List[Entry]:
+        """Take the next checkpoint of the audit, and return those that can be reported now."""
+        if entry.link is None:
+            links = self._chains.skip(place_of(entry.unit.relative).series)
+            return [*map(self._released, links), entry]
+        self._waiting[entry.link.card.path] = entry
+        self._units[entry.link.card.path] = entry.unit
+        return [self._released(link) for link in self._chains.add(entry.link)]
+
+    def _released(self, link: Link) -> Entry:
+        entry = self._waiting.pop(link.card.path)
+        if link.compared is not None and link.compared is not link.remembered:
+            self._keep(entry, link.key, link.profile.marks())
+        return entry
+
+    def _join(
+        self, entry: Entry, key: str, card: Card, marks: Optional[List[Mark]], remembered: Optional[Compared] = None
+    ) -> None:
+        """Give a checkpoint its part in its series, if it has one."""
+        entry.card = card
+        placed, store = self._placed(entry.unit, card), self._store
+        if placed is not None:
+            profile = Profile(placed, (lambda: store.marks(key)) if marks is None else (lambda: marks))
+            entry.link = Link(key, profile, remembered)
+
+    def _keep(self, entry: Entry, key: str, marks: Sequence[Mark]) -> None:
+        if entry.lasting and entry.card is not None:
+            compared = entry.link.compared if entry.link is not None else None
+            self._store.keep(key, _pack(Known(entry.outcome, entry.card, compared, entry.checked_at)), marks)
+
+    def _placed(self, unit: Unit, card: Card) -> Optional[Card]:
+        """Put a card in its place in a series, which depends on where the audit began; None when it has no place."""
+        place = place_of(unit.relative)
+        order = card.step if place.order is None else place.order
+        if order is None or not card.tensors:
+            return None
+        path = os.path.join(self._root, unit.relative) if unit.family and unit.relative else unit.path
+        name = clean_text(unit.name)
+        return card._replace(
+            series=place.series, order=float(order), name=name, path=clean_text(path, 4000), mtime_ns=unit.mtime_ns
+        )
+
+
+def look(unit: Unit) -> Files:
+    """Return what tells whether the files of a checkpoint stay what they are; nothing when that can't be told."""
+    try:
+        return identify([os.path.join(unit.folder, name) for name in unit.files])
+    except OSError:
+        return ()
+
+
+# --- as it is kept --------------------------------------------------------------------------------------------------
+
+
+def _pack(known: Known) -> Header:
+    return {
+        "found": known.outcome.found,
+        "record": known.outcome.record,
+        "weights": known.outcome.weights,
+        "optimizer": known.outcome.optimizer,
+        "card": known.card,
+        "compared": known.compared,
+        "checked_at": known.checked_at,
+    }
+
+
+def _unpack(header: Optional[Header]) -> Optional[Known]:
+    """Return what was kept; None when there is nothing, or nothing that this program would have kept."""
+    if header is None:
+        return None
+    try:
+        found = [Found(*each) for each in header["found"]]
+        outcome = Outcome(found, dict(header["record"]), bool(header["weights"]), bool(header["optimizer"]))
+        card = Card(*header["card"])
+        card = card._replace(odd=(int(card.odd[0]), int(card.odd[1])), rates=tuple(card.rates))
+        compared = header["compared"]
+        if compared is not None:
+            compared = Compared(str(compared[0]), [Found(*each) for each in compared[1]])
+        return Known(outcome, card, compared, float(header["checked_at"]))
+    except (KeyError, IndexError, TypeError, ValueError):
+        return None

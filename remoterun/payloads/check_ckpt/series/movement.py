@@ -1,0 +1,181 @@
+"""What the optimizer's moments say of how far weights must and can have moved between two checkpoints."""
+
+from __future__ import annotations
+
+import collections
+import math
+from typing import Counter, Dict, Iterator, List, NamedTuple, Set, Tuple
+
+from ..model import Found, count_of
+from ..rules.names import BUFFER
+from ..rules.rule import INFO
+from .pair import MOST_NAMED, Pair, Place, Shape
+from .profile import Mark
+
+# The distance from 1 to the next number; of other formats, nothing is said.
+_GRAIN = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
+# A move by so many grains is not rounded away. At its first steps, Adam makes a third of its moments' quotient.
+_GRAINS = 64
+# What is smaller may be held at a bound, such as the temperature of CLIP.
+_FEWEST_ELEMENTS = 16
+# Adam moves no element by more than 7.3 times its rate (23 for betas of 0.9 and 0.9999); the rate may have been higher.
+_PUSH = 40
+# The moments that say which way a parameter is moved.
+_FIRST = ("exp_avg", "momentum_buffer")
+# What is stored in few bits rounds a little further.
+_ROUNDED = 1.02
+
+
+def movement(pair: Pair) -> List[Found]:
+    """Judge the weights of two checkpoints, if the optimizer made some steps in between."""
+    # After a fresh start, it says nothing of what the weights should have become.
+    if pair.steps is None or pair.steps <= 0:
+        return []
+    return [*_standstill(pair), *_leaps(pair, pair.steps)]
+
+
+# --- CK080: what should have moved ----------------------------------------------------------------------------------
+
+
+def _standstill(pair: Pair) -> Iterator[Found]:
+    """Count, shape by shape: where more parameters were moved than weights have changed, some stood still.
+
+    That needs no knowledge of which state belongs to which weight.
+    """
+    stood: Dict[Shape, List[str]] = {}
+    changed: Counter[Shape] = collections.Counter()
+    unknown: Set[Shape] = set()
+    for place, after in pair.model[1].items():
+        before = pair.model[0].get(place)
+        if before is None or not (before.digest and after.digest):
+            unknown.add(after.shape)
+        elif before.digest != after.digest:
+            changed[after.shape] += 1
+        elif after.elements >= _FEWEST_ELEMENTS and not BUFFER.search(place[0]):
+            stood.setdefault(after.shape, []).append(place[0])
+    touched, pushed = _touched(pair)
+    frozen: List[str] = []
+    for shape, names in stood.items():
+        if shape in unknown:
+            continue
+        count = min(pushed[shape] - changed[shape], len(names))
+        if count > 0:
+            yield _told_standstill(pair, shape, names, count)
+        elif touched[shape] <= changed[shape]:
+            frozen += names
+    # Who freezes most of a model knows it.
+    if pair.states[1] and 0 < len(frozen) < sum(changed.values()):
+        text = "%s the same as in %s, and the optimizer did not work on %s: %s"
+        words = ("a weight is", "it") if len(frozen) == 1 else ("%s are" % count_of(len(frozen), "weight"), "them")
+        message = text % (words[0], pair.older.name, words[1], ", ".join(frozen[:3]))
+        yield Found("CK080", message, {"tensors": frozen[:MOST_NAMED]}, INFO, "Nothing to do if this is frozen.")
+
+
+def _told_standstill(pair: Pair, shape: Shape, names: List[str], count: int) -> Found:
+    if count == len(names):
+        what = "%s the same as in %s, though the optimizer worked on %s" % (
+            "a weight is" if count == 1 else "%s are" % count_of(count, "weight"),
+            pair.older.name,
+            "it" if count == 1 else "them",
+        )
+    else:
+        what = "of %s that are the same as in %s, the optimizer worked on %d" % (
+            count_of(len(names), "weight"),
+            pair.older.name,
+            count,
+        )
+    data: Dict[str, object] = {"tensors": names[:MOST_NAMED], "shape": list(shape)}
+    return Found("CK080", "%s: %s" % (what, ", ".join(names[:3])), data, evidence={"weights": count})
+
+
+def _touched(pair: Pair) -> Tuple[Counter[Shape], Counter[Shape]]:
+    """Count by shape the parameters whose moments changed, and those of which the last step must have moved an element.
+
+    The latter are those that it moved so far that no rounding can hide it, whichever weight of this shape it was.
+    """
+    rates = [*pair.older.rates, *pair.younger.rates]
+    rate = min(rates) if pair.older.rates and pair.younger.rates else 0.0
+    grains: Dict[Shape, float] = {}
+    for mark in pair.model[1].values():
+        grain = _GRAIN.get(mark.dtype, math.inf) * mark.peak if mark.peak else math.inf
+        grains[mark.shape] = max(grains.get(mark.shape, 0.0), grain)
+    touched: Counter[Shape] = collections.Counter()
+    pushed: Counter[Shape] = collections.Counter()
+    for place, after in pair.states[1].items():
+        before = pair.states[0].get(place)
+        if after.key not in _FIRST or (before is not None and before.digest == after.digest != 0):
+            continue
+        touched[after.shape] += 1
+        known = before is not None and before.digest and after.digest
+        if known and rate * _push(pair, place, after) > _GRAINS * grains.get(after.shape, math.inf):
+            pushed[after.shape] += 1
+    return touched, pushed
+
+
+def _push(pair: Pair, place: Place, moment: Mark) -> float:
+    """Return by how much, at the least, the last step moved some element, for a learning rate of 1."""
+    if moment.key == "momentum_buffer":
+        return moment.peak or 0.0
+    second = pair.states[1].get((place[0][: -len(moment.key)] + "exp_avg_sq", place[1]))
+    if second is None or second.high is None or second.high < 0:
+        return 0.0
+    return (moment.peak or 0.0) / (math.sqrt(second.high) + max(pair.younger.epsilon, 1e-30))
+
+
+# --- CK082: what moved too far --------------------------------------------------------------------------------------
+
+
+class _Leap(NamedTuple):
+    name: str
+    what: str
+    before: float
+    after: float
+    limit: float
+
+
+def _leaps(pair: Pair, steps: float) -> Iterator[Found]:
+    """Hold the peak and the norm of each weight against what Adam can do to them in so many steps."""
+    reach = max(pair.older.top_rate, pair.younger.top_rate) * _PUSH * steps
+    if not (pair.older.adam and pair.younger.adam and reach):
+        return
+    shapes, decay = _parameter_shapes(pair), min(1.0, reach * pair.younger.decay)
+    leaps: List[_Leap] = []
+    for place, after in pair.model[1].items():
+        before = pair.model[0].get(place)
+        if before is not None and after.shape in shapes and not BUFFER.search(place[0]):
+            leaps += _leap(place[0], before, after, reach, decay)
+    if not leaps:
+        return
+    worst = max(leaps, key=lambda leap: leap.after / max(leap.before, 1e-30))
+    count = count_of(int(steps), "step")
+    text = "the %s of %s was %.4g in %s and is %.4g: further than Adam moves it in %s at its learning rate"
+    message = text % (worst.what, worst.name, worst.before, pair.older.name, worst.after, count)
+    more = "; so did %s" % count_of(len(leaps) - 1, "other weight") if len(leaps) > 1 else ""
+    evidence: Dict[str, object] = {
+        "before": worst.before,
+        "after": worst.after,
+        "limit": worst.limit,
+        "weights": len(leaps),
+    }
+    yield Found("CK082", message + more, {"tensors": [leap.name for leap in leaps[:MOST_NAMED]]}, evidence=evidence)
+
+
+def _leap(name: str, before: Mark, after: Mark, reach: float, decay: float) -> Iterator[_Leap]:
+    """Yield at most one: what grew out of reach, or shrank by more than decay and reach."""
+    if before.peak is None or after.peak is None or before.squares is None or after.squares is None:
+        return
+    norm, now, room = math.sqrt(before.squares), math.sqrt(after.squares), reach * math.sqrt(after.elements)
+    least = norm * (1 - decay) - room
+    if after.peak > (before.peak + reach) * _ROUNDED:
+        yield _Leap(name, "greatest magnitude", before.peak, after.peak, before.peak + reach)
+    elif now > (norm + room) * _ROUNDED:
+        yield _Leap(name, "norm", norm, now, norm + room)
+    elif now * _ROUNDED < least:
+        yield _Leap(name, "norm", norm, now, least)
+
+
+def _parameter_shapes(pair: Pair) -> Set[Shape]:
+    """Return the shapes of which every weight has its moments: of the others, some may be buffers."""
+    weights = collections.Counter(mark.shape for (name, _), mark in pair.model[1].items() if not BUFFER.search(name))
+    states = collections.Counter(mark.shape for mark in pair.states[1].values() if mark.key == "exp_avg")
+    return {shape for shape, count in weights.items() if states[shape] == count}

@@ -1,0 +1,164 @@
+"""Small sound checkpoints, one for each reader, made by the libraries themselves where there is one."""
+
+from __future__ import annotations
+
+import functools
+import io
+import json
+import pickle
+import struct
+import tarfile
+import tempfile
+import warnings
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import save as save_safetensors
+from torch.distributed.checkpoint.filesystem import FileSystemWriter, SerializationFormat
+from torch.distributed.checkpoint.state_dict_saver import save
+
+Files = Mapping[str, bytes]
+# The name of a checkpoint that is one file.
+ALONE = "checkpoint.pt"
+
+
+def _state() -> dict[str, Any]:
+    weights = {"a": torch.ones(40), "b": torch.ones(3).bfloat16(), "c": torch.arange(3), "d": torch.ones(6, 4).t()}
+    moments = {"step": torch.tensor(3.0), "exp_avg": torch.ones(5), "exp_avg_sq": torch.ones(5)}
+    groups = [{"lr": 1e-3, "betas": (0.9, 0.999), "params": [0]}]
+    return {"model": weights, "optimizer": {"state": {0: moments}, "param_groups": groups}, "step": 4}
+
+
+def _saved(value: object, **options: Any) -> bytes:
+    buffer = io.BytesIO()
+    torch.save(value, buffer, **options)
+    return buffer.getvalue()
+
+
+def _script() -> bytes:
+    buffer = io.BytesIO()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.jit.save(torch.jit.script(torch.nn.Linear(3, 3)), buffer)
+    return buffer.getvalue()
+
+
+def _plain() -> bytes:
+    table = np.ones((4, 5), dtype=np.float32)
+    return pickle.dumps({"model": {"w": torch.ones(5)}, "table": table, "step": np.int64(3)}, 4)
+
+
+def _safetensors() -> bytes:
+    tensors = {"a": torch.ones(7), "b": torch.ones(3, 4).half(), "c": torch.arange(5)}
+    return save_safetensors(tensors, metadata={"format": "pt", "step": "3"})
+
+
+def _gguf() -> bytes:
+    def text(value: str) -> bytes:
+        return struct.pack("<Q", len(value)) + value.encode()
+
+    pairs = [
+        text("general.architecture") + struct.pack("<I", 8) + text("llama"),
+        text("general.alignment") + struct.pack("<II", 4, 32),
+        text("tokenizer.ggml.tokens") + struct.pack("<IIQ", 9, 8, 3) + text("a") + text("bb") + text(""),
+        text("tokenizer.ggml.scores") + struct.pack("<IIQ3f", 9, 6, 3, 1, 2, 3),
+    ]
+    infos = [
+        text("token_embd.weight") + struct.pack("<IQQIQ", 2, 4, 4, 0, 0),
+        text("blk.0.weight") + struct.pack("<IQQIQ", 2, 32, 2, 2, 64),
+        text("output.weight") + struct.pack("<IQIQ", 1, 8, 1, 128),
+    ]
+    head = b"GGUF" + struct.pack("<IQQ", 3, len(infos), len(pairs)) + b"".join(pairs) + b"".join(infos)
+    data = np.ones(16, dtype="<f4").tobytes() + bytes(range(36)) + bytes(28) + np.ones(8, dtype="<f2").tobytes()
+    return head + bytes(-len(head) % 32) + data + bytes(16)
+
+
+def _nemo() -> bytes:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as archive:
+        for name, data in (("./model_config.yaml", b"a: 1\n"), ("./model_weights.ckpt", _saved(_state()))):
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            archive.addfile(info, io.BytesIO(data))
+    return buffer.getvalue()
+
+
+def _distributed(form: SerializationFormat) -> Files:
+    with tempfile.TemporaryDirectory(prefix="remoterun-fuzz-") as folder, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        writer = FileSystemWriter(folder, single_file_per_rank=True, thread_count=1, serialization_format=form)
+        state = _state()
+        del state["model"]["d"]  # safetensors takes no turned tensors
+        save(state, storage_writer=writer, no_dist=True)
+        return _files(Path(folder))
+
+
+def _files(folder: Path) -> Files:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def _shards() -> Files:
+    parts = {f"model-0000{number}-of-00002.safetensors": {f"w{number}": torch.ones(5)} for number in (1, 2)}
+    places = {name: file for file, tensors in parts.items() for name in tensors}
+    index = {"metadata": {"total_size": 40}, "weight_map": places}
+    files = {file: save_safetensors(tensors, metadata={"format": "pt"}) for file, tensors in parts.items()}
+    return {**files, "model.safetensors.index.json": json.dumps(index).encode(), "config.json": b"{}"}
+
+
+def _trainer() -> Files:
+    state = _state()
+    return {
+        "model.safetensors": save_safetensors({"a": torch.ones(4)}, metadata={"format": "pt"}),
+        "optimizer.pt": _saved(state["optimizer"]),
+        "scheduler.pt": _saved({"last_epoch": 4, "_step_count": 5, "base_lrs": [0.1]}),
+        "trainer_state.json": json.dumps({"global_step": 4, "epoch": 1.0, "log_history": []}).encode(),
+    }
+
+
+def _adapter() -> Files:
+    tensors = {"base.lora_A.weight": torch.ones(2, 4), "base.lora_B.weight": torch.ones(4, 2)}
+    config = {"peft_type": "LORA", "r": 2, "target_modules": ["base"]}
+    return {"adapter_model.safetensors": save_safetensors(tensors), "adapter_config.json": json.dumps(config).encode()}
+
+
+def _zero() -> Files:
+    shapes = {"w": torch.Size([8])}
+    common = {"global_steps": 4, "dp_world_size": 2, "mp_world_size": 1, "param_shapes": [shapes], "ds_version": "0.15"}
+    files = {"latest": b"global_step4", "global_step4/mp_rank_00_model_states.pt": _saved({"module": {}, **common})}
+    for rank in (0, 1):
+        flat = {"state": {0: {"step": 4, "exp_avg": torch.ones(4), "exp_avg_sq": torch.ones(4)}}, "param_groups": []}
+        inner = {"zero_stage": 2, "partition_count": [2], "single_partition_of_fp32_groups": [torch.ones(4)]}
+        optimizer = {"optimizer_state_dict": {**inner, "base_optimizer_state": flat, "group_paddings": [0]}}
+        files[f"global_step4/zero_pp_rank_{rank}_mp_rank_00_optim_states.pt"] = _saved(optimizer)
+    return files
+
+
+_MAKERS: Mapping[str, Callable[[], bytes | Files]] = {
+    "zip": lambda: _saved(_state()),
+    "zip4": lambda: _saved(_state(), pickle_protocol=4),
+    "torchscript": _script,
+    "legacy": lambda: _saved(_state(), _use_new_zipfile_serialization=False),
+    "pickle": _plain,
+    "safetensors": _safetensors,
+    "gguf": _gguf,
+    "nemo": _nemo,
+    "dcp": lambda: _distributed(SerializationFormat.TORCH_SAVE),
+    "dcp-safetensors": lambda: _distributed(SerializationFormat.SAFETENSORS),
+    "shards": _shards,
+    "trainer": _trainer,
+    "adapter": _adapter,
+    "zero": _zero,
+}
+READERS = tuple(_MAKERS)
+# Of one file each, which is all that they read.
+SINGLE = READERS[:8]
+
+
+@functools.cache
+def seed(reader: str) -> Files:
+    """Return the files of a sound checkpoint."""
+    made = _MAKERS[reader]()
+    return {ALONE: made} if isinstance(made, bytes) else made

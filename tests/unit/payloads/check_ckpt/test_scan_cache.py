@@ -1,0 +1,83 @@
+"""The page cache after a scan: what was in it is in it, what was not is not."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+import torch
+
+from tests.unit.payloads.check_ckpt.scan_support import bytes_of, digest_of, scan
+from tests.unit.payloads.check_ckpt.support import save
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = pytest.mark.torch
+
+PAGE = 4096
+
+
+def resident(path: Path) -> list[bool]:
+    """Ask the kernel which pages of a file are in its cache."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.mmap.restype = ctypes.c_void_p
+    libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
+    libc.mincore.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p]
+    libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+    size = path.stat().st_size
+    fd = os.open(path, os.O_RDONLY)
+    address = libc.mmap(None, size, 0, 1, fd, 0)
+    pages = ctypes.create_string_buffer(-(-size // PAGE))
+    assert libc.mincore(address, size, pages) == 0
+    libc.munmap(address, size)
+    os.close(fd)
+    return [bool(page & 1) for page in pages.raw]
+
+
+def leave(path: Path, *ranges: tuple[int, int]) -> None:
+    """Have only some pages in the cache; skip the test where that can't be done."""
+    fd = os.open(path, os.O_RDONLY)
+    os.fsync(fd)
+    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+    if any(resident(path)):
+        pytest.skip("this file system does not give its pages back")
+    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
+    for start, stop in ranges:
+        for page in range(start, stop):
+            os.pread(fd, 1, page * PAGE)
+    os.close(fd)
+
+
+@pytest.fixture
+def tensor() -> torch.Tensor:
+    torch.manual_seed(0)
+    return torch.randn(5_000_000)
+
+
+@pytest.fixture
+def path(tensor: torch.Tensor, tmp_path: Path) -> Path:
+    return save({"w": tensor}, tmp_path / "step_1" / "c.pt")
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("ranges", [[], [(1000, 2000)], [(0, 1), (100, 101), (2000, 2400), (3001, 3003)], [(0, 4500)]])
+def test_only_what_was_not_there_is_dropped(
+    path: Path, tensor: torch.Tensor, workers: int, ranges: list[tuple[int, int]]
+) -> None:
+    before: list[bool] = []
+
+    def prepare() -> None:
+        leave(path, *ranges)
+        before[:] = resident(path)
+
+    seen = scan(path, workers=workers, prepare=prepare)
+    assert seen.stats("w").digest == digest_of(bytes_of(tensor))
+    after = resident(path)
+    there = [other for one, other in zip(before, after, strict=True) if one]
+    brought = [other for one, other in zip(before, after, strict=True) if not one]
+    # The kernel takes a page for itself now and then.
+    assert sum(there) >= 0.95 * len(there)
+    assert sum(brought) <= 0.01 * len(before)
