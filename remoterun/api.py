@@ -7,6 +7,7 @@ import secrets
 from dataclasses import field, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from remoterun.errors import ConfigError, Problem
@@ -15,15 +16,19 @@ from remoterun.inventory.here import path_targets
 from remoterun.inventory.words import LONGEST_WORD
 from remoterun.model import (
     ExecWork,
+    Host,
     Job,
     Json,
     Limits,
+    Manner,
     PayloadWork,
     Plan,
     Playbook,
     RuleChanges,
     Run,
     ScriptWork,
+    SecretRef,
+    SecretSource,
     Severity,
     Step,
     Target,
@@ -38,6 +43,9 @@ if TYPE_CHECKING:
     from remoterun.catalog import Catalog, PayloadInfo
     from remoterun.events import OnEvent
     from remoterun.runner import Control
+    from remoterun.secrets import Vault
+    from remoterun.transports.keyring import Ask
+    from remoterun.transports.survey import HostKeys
 
 CHECK: Final = "check-ckpt"
 
@@ -48,6 +56,7 @@ class Choice:
 
     `on`, `without` and `only` are selection patterns: union, minus, intersection. `params` holds ``--set`` texts by
     parameter name, typed by the payload's schema. `rules` are laid over those of the playbook. `limits` are in seconds.
+    `secrets` are variables of the environment, by name, whose values are fetched when the run starts.
     """
 
     on: tuple[str, ...] = ()
@@ -57,6 +66,7 @@ class Choice:
     rules: RuleChanges = RuleChanges()
     limits: Mapping[str, float | None] = field(default_factory=dict)
     env: Mapping[str, str] = field(default_factory=dict)
+    secrets: Mapping[str, SecretSource] = field(default_factory=dict)
     overrides: Overrides | None = None
     targets_at_once: int = 64
     use_cache: bool = True
@@ -143,7 +153,7 @@ class Project:
         payloads = self._payloads(playbook)
         given = _given(choice.params, payloads)
         jobs: list[Job] = []
-        problems = _rule_problems(playbook, payloads, choice.rules)
+        problems = _rule_problems(playbook, payloads, choice.rules) + _secret_problems(playbook, choice)
         targets: Sequence[Target] = ()
         try:
             targets = select()
@@ -157,7 +167,7 @@ class Project:
                     problems += [problem for problem in error.problems if problem not in problems]
         if problems:
             raise ConfigError(problems)
-        return _plan(playbook.name, playbook.sha256, jobs, choice)
+        return _plan(playbook.name, playbook.sha256, jobs, choice, playbook.secrets)
 
     def _payloads(self, playbook: Playbook) -> list[PayloadInfo]:
         """Find the payload of every step; all that are not there are told at once."""
@@ -180,6 +190,8 @@ class Project:
             ConfigError: when a word is longer than the kernel takes, or nothing was chosen.
         """
         _check_words(work, choice.env)
+        if problems := _secret_problems(None, choice):
+            raise ConfigError(problems)
         jobs = [
             Job(
                 target=target,
@@ -187,6 +199,7 @@ class Project:
                 work=work,
                 limits=Limits().merged(target.limits).merged(choice.limits),
                 env={**target.env, **choice.env},
+                secret_env={name: name for name in choice.secrets},
             )
             for target in self.select(choice)
         ]
@@ -208,12 +221,26 @@ def _job(
     limits = Limits()
     for nearer in (payload.limits, target.limits, playbook.limits, step.limits, choice.limits):
         limits = limits.merged(nearer)
-    checked = payload.check_params(params, where=where, variables=target.vars)
+    secret_params = {
+        name: value.secret for name, value in step.params.items() if isinstance(value, SecretRef) and name not in given
+    }
+    checked = payload.check_params(params, where=where, variables=target.vars, secret=secret_params)
     rules = choice.rules.among(payload.rules).over(step.rules).document()
     work = PayloadWork(pack=payload.pack(), params={**checked, "rules": rules} if rules else checked)
-    env = {**target.env, **step.env, **choice.env}
+    said: dict[str, str | SecretRef] = {**target.env, **step.env, **choice.env}
+    env = {name: value for name, value in said.items() if isinstance(value, str)}
+    secret_env = {name: value.secret for name, value in said.items() if isinstance(value, SecretRef)}
     _check_words(work, env)
-    return Job(target=target, step=index, work=work, limits=limits, env=env, fail_on=step.fail_on)
+    return Job(
+        target=target,
+        step=index,
+        work=work,
+        limits=limits,
+        env=env,
+        secret_params=secret_params,
+        secret_env={**secret_env, **{name: name for name in choice.secrets}},
+        fail_on=step.fail_on,
+    )
 
 
 def _given(texts: Mapping[str, str], payloads: Sequence[PayloadInfo]) -> list[dict[str, Json]]:
@@ -234,6 +261,21 @@ def _rule_problems(playbook: Playbook, payloads: Sequence[PayloadInfo], flags: R
         problems += unknown_rules(playbook, index, payload.name, payload.rules)
     known = {rule: None for payload in payloads for rule in payload.rules}
     return [*problems, *unknown_flag_rules(flags, [payload.name for payload in payloads], known)]
+
+
+def _secret_problems(playbook: Playbook | None, choice: Choice) -> list[Problem]:
+    """Say which secrets of flags mean two things."""
+    problems = [
+        Problem(path=f"--secret {name}", message="is given by --env as well: keep one of the two")
+        for name in choice.secrets
+        if name in choice.env
+    ]
+    own = playbook.secrets if playbook is not None else {}
+    return problems + [
+        Problem(path=f"--secret {name}", message="the playbook has a secret of this name: refer to that in its `env`")
+        for name, source in choice.secrets.items()
+        if own.get(name, source) != source
+    ]
 
 
 def _check_words(work: Work, env: Mapping[str, str]) -> None:
@@ -262,28 +304,81 @@ def new_run_id() -> str:
     return f"{stamp}-{secrets.token_hex(4)}"
 
 
-def _plan(name: str, sha256: str | None, jobs: Iterable[Job], choice: Choice) -> Plan:
+def _plan(
+    name: str,
+    sha256: str | None,
+    jobs: Iterable[Job],
+    choice: Choice,
+    secrets: Mapping[str, SecretSource] = MappingProxyType({}),
+) -> Plan:
     return Plan(
         run_id=new_run_id(),
         playbook=name,
         playbook_sha256=sha256,
         jobs=tuple(jobs),
+        secrets={**secrets, **choice.secrets},
         targets_at_once=choice.targets_at_once,
         use_cache=choice.use_cache,
     )
 
 
 async def aplay(
-    plan: Plan, on_event: OnEvent | None = None, control: Control | None = None, earlier: Run | None = None
+    plan: Plan,
+    on_event: OnEvent | None = None,
+    control: Control | None = None,
+    earlier: Run | None = None,
+    *,
+    vault: Vault | None = None,
+    ask: Ask | None = None,
+    manner: Manner = Manner.FOLLOW,
 ) -> Run:
     """Carry out a plan inside a running event loop.
 
     Cancelling the task leaves at once; `control` ends the run in an orderly way. `earlier` is what is known of a run
-    that is taken up again.
+    that is taken up again. `vault` holds the plan's secrets, which are fetched here when it is left out; `ask` asks a
+    person for passphrases of keys and passwords. In another
+    `manner` than to follow the run, outcomes of targets still at work are `running`.
+
+    Raises:
+        ConfigError: secrets cannot be had; nothing was started then.
     """
     from remoterun.runner import execute
 
-    return await execute(plan, on_event or _ignore, control, earlier)
+    if vault is None:
+        from remoterun.transports.dial import in_daemon
+
+        vault = await in_daemon(lambda: secrets_of(plan, earlier))
+    try:
+        return await execute(plan, on_event or _ignore, control, earlier, vault=vault, manner=manner, ask=ask)
+    except Exception as error:
+        clean = vault.bug(error)
+        if clean is error:
+            raise
+        raise clean from None
+
+
+def secrets_of(plan: Plan, earlier: Run | None = None, on_missing: Callable[[Problem], None] | None = None) -> Vault:
+    """Fetch the secrets that a plan needs, but for what `earlier` has done of it. Blocks.
+
+    Where nothing is to be started, `on_missing` may take each one that cannot be had: it stays in the output then.
+
+    Raises:
+        ConfigError: with every one that cannot be had.
+    """
+    from remoterun.secrets import open_vault
+
+    done = [(outcome.target, outcome.step) for outcome in (earlier.outcomes if earlier else ())]
+    return open_vault(plan, done, on_missing)
+
+
+async def look_at_host_keys(hosts: Sequence[Host], connect_s: float | None, ask: Ask | None = None) -> list[HostKeys]:
+    """Look at the keys that hosts and the jump hosts on the way to them offer; only at jump hosts anybody logs in."""
+    from remoterun.transports.pool import import_asyncssh
+
+    import_asyncssh()
+    from remoterun.transports.survey import survey
+
+    return await survey(hosts, connect_s, ask)
 
 
 def play(

@@ -4,6 +4,7 @@
 
     RemoterunError
     ├── ConfigError      a file, flag or selection is wrong: every problem at once (exit 2)
+    ├── BugError         an error that nobody expected, as text, because it held secrets (exit 4)
     └── TargetError      what went wrong on one target: becomes its outcome, never a traceback
 
 A target's trouble is a value: the runner turns a `TargetError` into the `error` of that target's outcome.
@@ -118,6 +119,14 @@ class ConfigError(RemoterunError):
         super().__init__("\n".join(str(problem) for problem in self.problems))
 
 
+class BugError(RemoterunError):
+    """Stand for an error that nobody expected, with its traceback as text: the error itself holds secrets."""
+
+    def __init__(self, message: str, traceback: str) -> None:
+        super().__init__(message)
+        self.traceback = traceback
+
+
 class TargetError(RemoterunError):
     """Say what went wrong on one target, by a code of `CODES`.
 
@@ -172,12 +181,14 @@ CODES: Final[Mapping[str, Code]] = MappingProxyType(
         "host_key_unknown": Code(
             _UNREACHABLE,
             "The host's key is in no known_hosts file and not pinned.",
-            "Compare the fingerprint with the host's own, then pin it: `host_key: SHA256:...` in the inventory.",
+            "Compare the fingerprint with the host's own (`remoterun hostkeys show --on TARGET`); trust it, and those "
+            "of jump hosts, with `remoterun hostkeys accept --on TARGET`.",
         ),
         "host_key_changed": Code(
             _UNREACHABLE,
             "The host offers another key than the known or pinned one.",
-            "Find out why before anything else; if it was reinstalled, replace the old entry.",
+            "Find out why before anything else (`remoterun hostkeys show --on TARGET` tells what it offers); if it was "
+            "reinstalled, remove the old entry (`ssh-keygen -R ADDRESS`) or pin, then `remoterun hostkeys accept`.",
         ),
         "auth_failed": Code(
             _UNREACHABLE,
@@ -340,7 +351,17 @@ CODES: Final[Mapping[str, Code]] = MappingProxyType(
         "lease_expired": Code(
             _LOST,
             "The target heard nothing from the controller for the lease, and ended the run.",
-            "Run again; what had arrived is kept.",
+            "Run again with a longer `--lease`, or with `--detach` and `remoterun collect` later.",
+        ),
+        "taken_over": Code(
+            _LOST,
+            "Another remoterun has taken this run up, and goes on with it.",
+            "Look there, or take it back with `remoterun attach RUN`.",
+        ),
+        "output_forgotten": Code(
+            _LOST,
+            "The run goes on, but the target no longer keeps the beginning of what it said.",
+            "`remoterun cancel RUN` ends it there; then run again.",
         ),
         "result_damaged": Code(
             _FAILED,

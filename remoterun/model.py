@@ -28,6 +28,7 @@ class Status(StrEnum):
     LOST = "lost"
     CANCELLED = "cancelled"
     NOT_STARTED = "not_started"
+    RUNNING = "running"
 
 
 class Phase(StrEnum):
@@ -51,12 +52,13 @@ class RunStatus(StrEnum):
     ERROR = "error"
     INTERRUPTED = "interrupted"
     TERMINATED = "terminated"
+    DETACHED = "detached"
 
     @property
     def exit_code(self) -> int:
         """Map to the process's exit status, as the README lists them."""
         codes = {"ok": 0, "findings": 1, "invalid": 2, "incomplete": 3, "error": 4, "interrupted": 130}
-        return {**codes, "terminated": 143}[self.value]
+        return {**codes, "terminated": 143, "detached": 0}[self.value]
 
 
 class Severity(StrEnum):
@@ -70,6 +72,26 @@ class Severity(StrEnum):
     def rank(self) -> int:
         """Order severities: 0 info, 1 suspect, 2 bad."""
         return ("info", "suspect", "bad").index(self.value)
+
+
+class Manner(StrEnum):
+    """Say how a run is dealt with: followed to its end, or not."""
+
+    FOLLOW = "follow"
+    """Start what does not go on yet, and follow it."""
+    LEAVE = "leave"
+    """Start it, and leave it to itself."""
+    ATTACH = "attach"
+    """Follow what goes on."""
+    COLLECT = "collect"
+    """Take what is done, and leave the rest to itself."""
+    CANCEL = "cancel"
+    """End what goes on."""
+
+    @property
+    def starts(self) -> bool:
+        """Tell whether something may be started."""
+        return self in (Manner.FOLLOW, Manner.LEAVE)
 
 
 # --- limits -----------------------------------------------------------------------------------------------------------
@@ -119,6 +141,13 @@ class Limits:
     run: float | None = field(
         default=1800.0, metadata={"help": "the payload's running time, by the target's own clock"}
     )
+    lease: float | None = field(
+        default=120.0,
+        metadata={
+            "help": "how long the target goes on without a sign of life from here, after a lost connection; "
+            "none: not at all"
+        },
+    )
     total: float | None = field(
         default=None, metadata={"help": "everything for one target and step, waiting for a slot left out"}
     )
@@ -152,9 +181,10 @@ class Concurrency:
 class Host:
     """Describe how a host is reached. Everything left None is ssh_config's business.
 
-    `host_key`: pinned fingerprints (``SHA256:...``); when given, nothing else is trusted. `jump`: hosts to tunnel
-    through, the nearest first; None lets ssh_config's ProxyJump decide, an empty tuple means a direct connection.
-    `ssh_config`: a file to read instead of ~/.ssh/config, or "none". `transport`: "local" runs here without SSH.
+    `host_key`: pinned fingerprints (``SHA256:...``); when given, nothing else is trusted. `accept_new`: where nothing
+    at all is known of its key, the first one is taken and written to known_hosts. `jump`: hosts to tunnel through, the
+    nearest first; None lets ssh_config's ProxyJump decide, an empty tuple means a direct connection. `ssh_config`: a
+    file to read instead of ~/.ssh/config, or "none". `transport`: "local" runs here without SSH.
     """
 
     key: str
@@ -164,6 +194,7 @@ class Host:
     identity_files: tuple[str, ...] = ()
     known_hosts: tuple[str, ...] = ()
     host_key: tuple[str, ...] = ()
+    accept_new: bool = False
     ssh_config: str | None = None
     jump: tuple[Host, ...] | None = None
     transport: Literal["ssh", "local"] = "ssh"
@@ -277,6 +308,28 @@ class VarRef:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SecretRef:
+    """Refer to a secret of the playbook, whose value is fetched when the run starts."""
+
+    secret: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SecretSource:
+    """Say where a secret comes from on this machine: a variable's name, an absolute path, or a program's argv.
+
+    `folder` is where a program is started.
+    """
+
+    kind: Literal["env", "file", "command"]
+    words: tuple[str, ...]
+    folder: str | None = None
+
+    def __str__(self) -> str:
+        return f"{self.kind} {' '.join(self.words)}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RuleChanges:
     """Say what findings of some rules count for: those of `ignore` nothing, those of `severity` as much as it says."""
 
@@ -312,9 +365,9 @@ class Step:
     """Name one payload of a playbook, by ``name`` or ``name@constraint``; parameters as before targets are known."""
 
     payload: str
-    params: Mapping[str, Json | VarRef] = field(default_factory=dict)
+    params: Mapping[str, Json | VarRef | SecretRef] = field(default_factory=dict)
     rules: RuleChanges = RuleChanges()
-    env: Mapping[str, str] = field(default_factory=dict)
+    env: Mapping[str, str | SecretRef] = field(default_factory=dict)
     limits: Mapping[str, float | None] = field(default_factory=dict)
     fail_on: Severity = Severity.SUSPECT
 
@@ -327,6 +380,7 @@ class Playbook:
     steps: tuple[Step, ...]
     description: str = ""
     targets: tuple[str, ...] = ()
+    secrets: Mapping[str, SecretSource] = field(default_factory=dict)
     limits: Mapping[str, float | None] = field(default_factory=dict)
     sha256: str | None = None
     source: str | None = None
@@ -334,13 +388,18 @@ class Playbook:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """Plan one target and step, with everything resolved: what runs where, under which limits, judged how."""
+    """Plan one target and step, with everything resolved: what runs where, under which limits, judged how.
+
+    `secret_params` and `secret_env` name the secrets that parameters and variables of the environment stand for.
+    """
 
     target: Target
     step: int
     work: Work = field(repr=False)
     limits: Limits = Limits()
     env: Mapping[str, str] = field(default_factory=dict)
+    secret_params: Mapping[str, str] = field(default_factory=dict)
+    secret_env: Mapping[str, str] = field(default_factory=dict)
     fail_on: Severity = Severity.SUSPECT
 
 
@@ -352,6 +411,7 @@ class Plan:
     playbook: str
     playbook_sha256: str | None
     jobs: tuple[Job, ...]
+    secrets: Mapping[str, SecretSource] = field(default_factory=dict)
     targets_at_once: int = 64
     use_cache: bool = True
 
@@ -428,7 +488,8 @@ class Outcome:
 
     `timings_s` maps queued, connect, enter, upload, run, total to seconds; `exit_status` is the program's own,
     negative for a signal, None when unknown; `survivors` counts processes of the run that could not be killed, None
-    when nobody could look; `noise` is what stood outside the frames.
+    when nobody could look; `noise` is what stood outside the frames; `connections` counts those that it took,
+    `resumable` tells whether another could have been made, None where nothing was started.
     """
 
     target: str
@@ -441,6 +502,7 @@ class Outcome:
     facts: Mapping[str, Json] = field(default_factory=dict)
     timings_s: Mapping[str, float] = field(default_factory=dict)
     connections: int = 0
+    resumable: bool | None = None
     records: tuple[Mapping[str, Json], ...] = ()
     findings: tuple[Finding, ...] = ()
     exit_status: int | None = None
@@ -482,6 +544,8 @@ def judge(outcomes: tuple[Outcome, ...], *, ended_as: RunStatus | None = None) -
         return ended_as
     if seen & _INCOMPLETE or not outcomes:
         return RunStatus.INCOMPLETE
+    if Status.RUNNING in seen:
+        return RunStatus.DETACHED
     return RunStatus.FINDINGS if Status.FINDINGS in seen else RunStatus.OK
 
 

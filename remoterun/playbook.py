@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from remoterun.errors import ConfigError, Problem, nearest, show
-from remoterun.inventory.words import NAME, VARIABLE
-from remoterun.model import Json, Playbook, RuleChanges, Severity, Step, VarRef
+from remoterun.inventory.words import NAME, VARIABLE, local_path
+from remoterun.model import Json, Playbook, RuleChanges, SecretRef, SecretSource, Severity, Step, VarRef
 from remoterun.store import read_bytes, remember
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
-    from remoterun.inventory.schema import StepFile
+    from remoterun.inventory.schema import PlaybookFile, SecretFile, StepFile
     from remoterun.model import Target
 
 FOLDER: Final = "playbooks"
@@ -49,6 +49,9 @@ def _parsed(path: Path, data: bytes) -> Playbook:
 
     file = checked.value
     steps = [_step(said, ("steps", number), report) for number, said in enumerate(file.steps)] if file else []
+    secrets = _secrets(file.secrets or {}, path.parent, report) if file else {}
+    if file is not None and checked.whole:
+        _check_references(file, steps, report)
     if problems or file is None:
         raise ConfigError(in_order(problems))
     return Playbook(
@@ -56,10 +59,45 @@ def _parsed(path: Path, data: bytes) -> Playbook:
         steps=tuple(steps),
         description=file.description or "",
         targets=tuple(file.targets or ("all",)),
+        secrets=secrets,
         limits=file.limits.values() if file.limits else {},
         sha256=hashlib.sha256(data).hexdigest(),
         source=str(path),
     )
+
+
+def _secrets(
+    said: Mapping[str, SecretFile], folder: Path, report: Callable[[tuple[str | int, ...], str], None]
+) -> dict[str, SecretSource]:
+    secrets: dict[str, SecretSource] = {}
+    for name, secret in said.items():
+        if secret.file is not None:
+            try:
+                secrets[name] = SecretSource(kind="file", words=(local_path(secret.file, folder),))
+            except ValueError as error:
+                report(("secrets", name, "file"), str(error))
+        elif secret.env is not None:
+            secrets[name] = SecretSource(kind="env", words=(secret.env,))
+        else:
+            words = tuple(secret.command or ())
+            secrets[name] = SecretSource(kind="command", words=words, folder=str(folder.absolute()))
+    return secrets
+
+
+def _check_references(
+    file: PlaybookFile, steps: Sequence[Step], report: Callable[[tuple[str | int, ...], str], None]
+) -> None:
+    """Report references to secrets that the playbook does not have."""
+    for number, step in enumerate(steps):
+        for where, values in (("params", step.params), ("env", step.env)):
+            for name, value in values.items():
+                if isinstance(value, SecretRef) and value.secret not in (file.secrets or {}):
+                    near = nearest(value.secret, file.secrets or {})
+                    guess = f" (did you mean {' or '.join(near)}?)" if near else ""
+                    report(
+                        ("steps", number, where, name, "secret"),
+                        f"there is no secret {show(value.secret)} under `secrets`{guess}",
+                    )
 
 
 def _step(said: StepFile, place: tuple[str | int, ...], report: Callable[[tuple[str | int, ...], str], None]) -> Step:
@@ -69,12 +107,13 @@ def _step(said: StepFile, place: tuple[str | int, ...], report: Callable[[tuple[
         parse_reference(said.payload)
     except ConfigError as error:
         report((*place, "payload"), error.problems[0].message)
-    params: dict[str, Json | VarRef] = {}
+    params: dict[str, Json | VarRef | SecretRef] = {}
     for name, value in (said.params or {}).items():
         try:
             params[name] = _reference(value)
         except ValueError as error:
-            report((*place, "params", name, "var"), str(error))
+            key = "var" if isinstance(value, dict) and "var" in value else "secret"
+            report((*place, "params", name, key), str(error))
     rules = said.rules.changes() if said.rules else RuleChanges()
     for rule in rules.severity:
         if rule in rules.ignore:
@@ -89,18 +128,27 @@ def _step(said: StepFile, place: tuple[str | int, ...], report: Callable[[tuple[
     )
 
 
-def _reference(value: Json) -> Json | VarRef:
-    """Return a reference for exactly ``{var: NAME}`` or ``{var: NAME, default: VALUE}``, any other value as it is.
+def _reference(value: Json) -> Json | VarRef | SecretRef:
+    """Return a reference for exactly ``{var: NAME}``, ``{var: NAME, default: VALUE}`` or ``{secret: NAME}``.
+
+    Any other value is returned as it is.
 
     Raises:
-        ValueError: `var` names nothing that can be a variable.
+        ValueError: what is named can be neither a variable nor a secret.
     """
-    if not isinstance(value, dict) or value.keys() not in ({"var"}, {"var", "default"}):
+    if not isinstance(value, dict):
         return value
-    var = value["var"]
-    if not isinstance(var, str):
-        raise ValueError(f"must be the name of a variable, not {show(var)}")
-    return VarRef(var=VARIABLE.check(var), default=value.get("default"), has_default="default" in value)
+    if value.keys() == {"secret"}:
+        return SecretRef(secret=_name(value["secret"], "secret"))
+    if value.keys() in ({"var"}, {"var", "default"}):
+        return VarRef(var=_name(value["var"], "variable"), default=value.get("default"), has_default="default" in value)
+    return value
+
+
+def _name(value: Json, what: str) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"must be the name of a {what}, not {show(value)}")
+    return VARIABLE.check(value)
 
 
 def find_playbook(project: Path | None, name: str, payload_names: Collection[str]) -> Playbook:
@@ -141,7 +189,7 @@ def playbook_names(project: Path | None) -> tuple[str, ...]:
 
 
 def resolve_params(step: Step, target: Target, *, playbook: str) -> dict[str, Json]:
-    """Return a step's parameters for one target, references replaced by the target's variables.
+    """Return a step's parameters for one target, references replaced by the target's variables; no secrets.
 
     Args:
         step: what the playbook says.
@@ -154,6 +202,8 @@ def resolve_params(step: Step, target: Target, *, playbook: str) -> dict[str, Js
     params: dict[str, Json] = {}
     problems: list[Problem] = []
     for name, value in step.params.items():
+        if isinstance(value, SecretRef):
+            continue
         if not isinstance(value, VarRef):
             params[name] = value
         elif value.var in target.vars or value.has_default:

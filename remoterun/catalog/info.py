@@ -15,7 +15,7 @@ from remoterun.errors import ConfigError, Problem
 from remoterun.model import Json, Pack, PayloadRef
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
     from pathlib import Path
 
 Origin: TypeAlias = Literal["project", "entry point", "built-in"]
@@ -54,7 +54,12 @@ class PayloadInfo:
         return parse_version(self.version) or (0, 0, 0)
 
     def check_params(
-        self, given: Mapping[str, Json], *, where: str, variables: Mapping[str, Json] = MappingProxyType({})
+        self,
+        given: Mapping[str, Json],
+        *,
+        where: str,
+        variables: Mapping[str, Json] = MappingProxyType({}),
+        secret: Collection[str] = (),
     ) -> dict[str, Json]:
         """Return every parameter of the payload with its checked value: durations in seconds, sizes in bytes.
 
@@ -62,11 +67,12 @@ class PayloadInfo:
             given: the values as a playbook holds them.
             where: the place they were given at, for messages.
             variables: the target's variables, which supply the defaults of parameters that have a `var`.
+            secret: parameters that are given as secrets, and so are left out of the result.
 
         Raises:
             ConfigError: with every unknown, missing and wrong parameter.
         """
-        return check_params(self.params, given, variables, where=where)
+        return check_params(self.params, given, variables, where=where, secret=secret)
 
     def parse_param(self, name: str, text: str) -> Json:
         """Read the text of ``--set name=text`` as the value a playbook would hold, to be checked with the others.

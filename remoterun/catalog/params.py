@@ -16,13 +16,14 @@ from remoterun.model import Json, parse_duration
 from remoterun.records import dataclass
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Collection, Mapping
 
 ParamType: TypeAlias = Literal[
     "path", "string", "int", "float", "bool", "duration", "moment", "size", "enum", "list", "json"
 ]
 
 PARAM_TYPES: Final[tuple[str, ...]] = get_args(ParamType)
+_TEXTS: Final = frozenset({"string", "path", "json"})
 NUMERIC: Final = frozenset({"int", "float", "duration", "size"})
 
 _INT_MIN, _INT_MAX = -(2**63), 2**64 - 1
@@ -131,16 +132,30 @@ class Param:
 
 
 def check_params(
-    params: tuple[Param, ...], given: Mapping[str, object], variables: Mapping[str, object], *, where: str
+    params: tuple[Param, ...],
+    given: Mapping[str, object],
+    variables: Mapping[str, object],
+    *,
+    where: str,
+    secret: Collection[str] = (),
 ) -> dict[str, Json]:
-    """Return every parameter with its checked value.
+    """Return every parameter with its checked value, but for the `secret` ones, whose values nobody knows yet.
 
     Raises:
         ConfigError: with every unknown, missing and wrong one; `where` is the place they were given at.
     """
     known = [param.name for param in params]
-    problems = [unknown_param(str(name), known, where=where) for name in given if name not in known]
-    complete = {param.name: param.complete(given, variables, where=where, problems=problems) for param in params}
+    problems = [unknown_param(str(name), known, where=where) for name in (*given, *secret) if name not in known]
+    problems += [
+        Problem(message=f"is a {param.type} with rules of its own: a secret is any text", path=f"{where}.{param.name}")
+        for param in params
+        if param.name in secret and (param.type not in _TEXTS or param.choices)
+    ]
+    complete = {
+        param.name: param.complete(given, variables, where=where, problems=problems)
+        for param in params
+        if param.name not in secret
+    }
     if problems:
         raise ConfigError(problems)
     return complete

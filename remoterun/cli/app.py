@@ -65,6 +65,12 @@ def _inventory(app: typer.Typer) -> None:
     app.add_typer(inventory, name="inventory")
 
 
+def _hostkeys(app: typer.Typer) -> None:
+    from remoterun.cli.hostkeys import app as hostkeys
+
+    app.add_typer(hostkeys, name="hostkeys")
+
+
 def _payload(app: typer.Typer) -> None:
     from remoterun.cli.payload import app as payload
 
@@ -101,6 +107,24 @@ def _rerun(app: typer.Typer) -> None:
     app.command("rerun")(rerun)
 
 
+def _attach(app: typer.Typer) -> None:
+    from remoterun.cli.detached import attach
+
+    app.command("attach")(attach)
+
+
+def _collect(app: typer.Typer) -> None:
+    from remoterun.cli.detached import collect
+
+    app.command("collect")(collect)
+
+
+def _cancel(app: typer.Typer) -> None:
+    from remoterun.cli.detached import cancel
+
+    app.command("cancel")(cancel)
+
+
 def _history(app: typer.Typer) -> None:
     from remoterun.cli.history import app as history
 
@@ -123,8 +147,12 @@ _COMMANDS: Final[Mapping[str, Callable[[typer.Typer], None]]] = MappingProxyType
         "show": _show,
         "resume": _resume,
         "rerun": _rerun,
+        "attach": _attach,
+        "collect": _collect,
+        "cancel": _cancel,
         "history": _history,
         "inventory": _inventory,
+        "hostkeys": _hostkeys,
         "payload": _payload,
         "schema": _schema,
         "demo": _demo,

@@ -10,7 +10,17 @@ from remoterun import hops
 from remoterun.cli.options import Format
 from remoterun.cli.output import write, write_json
 from remoterun.errors import clean
-from remoterun.model import LIMIT_NAMES, ExecWork, Job, Json, PayloadWork, Plan, ScriptWork, format_duration
+from remoterun.model import (
+    LIMIT_NAMES,
+    ExecWork,
+    Job,
+    Json,
+    PayloadWork,
+    Plan,
+    ScriptWork,
+    SecretSource,
+    format_duration,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,6 +43,7 @@ def plan_document(plan: Plan) -> dict[str, Json]:
         "schema": SCHEMA,
         "playbook": {"name": plan.playbook, "sha256": plan.playbook_sha256},
         "targets_at_once": plan.targets_at_once,
+        "secrets": {name: _source(source) for name, source in _needed(plan).items()},
         "jobs": [_job(job) for job in plan.jobs],
     }
 
@@ -51,10 +62,22 @@ def _job(job: Job) -> dict[str, Json]:
         "interpreter": target.interpreter,
         **_work(job),
         "env": [*sorted(job.env)],
+        "secret_params": dict(job.secret_params),
+        "secret_env": dict(job.secret_env),
         "limits": {name: format_duration(getattr(job.limits, name)) for name in LIMIT_NAMES},
         "fail_on": job.fail_on.value,
         "command": shlex.join(hops.enter_argv(target)),
     }
+
+
+def _needed(plan: Plan) -> dict[str, SecretSource]:
+    """Return the secrets that jobs refer to; their values are not fetched."""
+    names = {name for job in plan.jobs for name in (*job.secret_params.values(), *job.secret_env.values())}
+    return {name: source for name, source in plan.secrets.items() if name in names}
+
+
+def _source(source: SecretSource) -> dict[str, Json]:
+    return {source.kind: [*source.words] if source.kind == "command" else source.words[0]}
 
 
 def _work(job: Job) -> dict[str, Json]:
@@ -77,6 +100,8 @@ def _text(word: bytes) -> str:
 def _lines(plan: Plan) -> Iterator[str]:
     jobs = len(plan.jobs)
     yield f"{plan.playbook}: {jobs} {'job' if jobs == 1 else 'jobs'} planned, nothing started"
+    for name, source in _needed(plan).items():
+        yield f"secret {name}: {source.kind} {' '.join(map(shlex.quote, source.words))}"
     for job in plan.jobs:
         yield ""
         yield from _job_lines(job)
@@ -96,8 +121,12 @@ def _job_lines(job: Job) -> Iterator[str]:
         yield f"  through      {login}{host.address}{port}{jump}"
     yield f"  interpreter  {target.interpreter}"
     yield from _work_lines(job)
+    for name, secret in sorted(job.secret_params.items()):
+        yield f"  param        {name} = the secret {secret}"
     if job.env:
         yield f"  env          {', '.join(sorted(job.env))}"
+    for name, secret in sorted(job.secret_env.items()):
+        yield f"  env          {name} = the secret {secret}"
     yield "  limits       " + " ".join(f"{name}={format_duration(getattr(job.limits, name))}" for name in LIMIT_NAMES)
     yield f"  command      {shlex.join(hops.enter_argv(target))}"
 

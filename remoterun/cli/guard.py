@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from remoterun.cli.output import OutputError, ReaderGoneError, end_of, machine_format, tell, write_document
 from remoterun.cli.signals import SignalledError
-from remoterun.errors import ConfigError, Problem, clean
+from remoterun.errors import BugError, ConfigError, Problem, clean
 from remoterun.model import RunStatus
 
 if TYPE_CHECKING:
@@ -77,7 +77,11 @@ def _bug(argv: Sequence[str], error: Exception) -> int:
     import tempfile
     import traceback
 
+    if isinstance(error, BugError):
+        said, traced = str(error), error.traceback
+    else:
+        said, traced = f"{type(error).__name__}: {error}", "".join(traceback.format_exception(error))
     with tempfile.NamedTemporaryFile("w", prefix="remoterun-bug-", suffix=".txt", delete=False) as file:
-        file.write("".join(traceback.format_exception(error)))
-    message = f"a bug in remoterun: {type(error).__name__}: {error}; the traceback is in {file.name}"
+        file.write(traced)
+    message = f"a bug in remoterun: {said}; the traceback is in {file.name}"
     return _end(argv, (Problem(message=message),), RunStatus.ERROR)

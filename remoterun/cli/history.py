@@ -28,7 +28,7 @@ SCHEMA = "remoterun/runs/1"
 # What ended without saying what is the matter with the target.
 _UNFINISHED = frozenset({Status.LOST, Status.CANCELLED, Status.NOT_STARTED})
 
-_RunArgument = Annotated[
+RunArgument = Annotated[
     str, typer.Argument(metavar="RUN", help="The id of a run or its beginning, or last for the newest.")
 ]
 
@@ -78,7 +78,7 @@ def _describe(kept: Kept) -> dict[str, Json]:
 
 
 @sharing("output", "quiet", "verbose")
-def show(run: _RunArgument, *, flags: Flags) -> int:
+def show(run: RunArgument, *, flags: Flags) -> int:
     """Show a run again, or what has arrived of one that was cut or is going on."""
     with History.open(default_folder()) as history:
         kept = history.find(run)
@@ -113,7 +113,7 @@ def _events(run: Run, plan: Plan) -> Iterator[Event]:
 
 
 @sharing("output", "quiet", "verbose")
-def resume(run: _RunArgument, *, flags: Flags) -> int:
+def resume(run: RunArgument, *, flags: Flags) -> int:
     """Do what is left of a run: targets without an outcome, and those that were lost, cancelled or not started.
 
     Everything runs as it was planned then; what is done stays as it is.
@@ -126,14 +126,14 @@ def resume(run: _RunArgument, *, flags: Flags) -> int:
     final = tuple(outcome for outcome in earlier.outcomes if outcome.status not in _UNFINISHED)
     if len(final) == len(earlier.outcomes):
         tell(f"run {kept.run_id} is complete: every target has its outcome\n")
-        print_run(earlier, flags.showing(), programs=_programs(plan))
+        print_run(earlier, flags.showing(), programs=programs_of(plan))
         return earlier.status.exit_code
-    return perform(plan, flags.showing(), programs=_programs(plan), earlier=replace(earlier, outcomes=final))[1]
+    return perform(plan, flags.showing(), programs=programs_of(plan), earlier=replace(earlier, outcomes=final))[1]
 
 
 @sharing("output", "quiet", "verbose")
 def rerun(
-    run: _RunArgument,
+    run: RunArgument,
     *,
     only: Annotated[
         list[Status] | None,
@@ -152,10 +152,11 @@ def rerun(
         raise ConfigError(Problem(path="--only", message=f"no target of run {kept.run_id} is {named}"))
     jobs = tuple(job for job in plan.jobs if job.target.id in targets)
     again = replace(plan, run_id=new_run_id(), jobs=jobs)
-    return perform(again, flags.showing(), programs=_programs(plan))[1]
+    return perform(again, flags.showing(), programs=programs_of(plan))[1]
 
 
-def _programs(plan: Plan) -> bool:
+def programs_of(plan: Plan) -> bool:
+    """Tell whether a plan runs a person's script or program."""
     return not any(isinstance(job.work, PayloadWork) for job in plan.jobs)
 
 

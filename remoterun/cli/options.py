@@ -15,7 +15,8 @@ import typer
 from remoterun.api import Choice
 from remoterun.errors import ConfigError, Problem, nearest
 from remoterun.inventory import Overrides
-from remoterun.model import LIMIT_NAMES, RuleChanges, Severity, parse_duration
+from remoterun.inventory.words import ENV_NAME, local_path
+from remoterun.model import LIMIT_NAMES, RuleChanges, SecretSource, Severity, parse_duration
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -87,6 +88,16 @@ SeverityOption = Annotated[
 ]
 
 
+DetachOption = Annotated[
+    bool,
+    _option(
+        _RUN,
+        "--detach",
+        help="Start everything and leave it to itself; `remoterun collect` fetches what is done. Lease: 24h.",
+    ),
+]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Flags:
     """Hold the flags that `play`, `run` and `exec` share; `shared` gives them to a command."""
@@ -123,6 +134,10 @@ class Flags:
     host_key: Annotated[
         list[str] | None, _option(_HOW, "--host-key", metavar="SHA256:...", help="Trust only this fingerprint.")
     ] = None
+    accept_new: Annotated[
+        bool,
+        _option(_HOW, "--accept-new", help="Trust and keep the first key of a host that nothing is known of."),
+    ] = False
     ssh_config: Annotated[
         str | None,
         _option(_HOW, "--ssh-config", metavar="FILE", help="Read this instead of ~/.ssh/config; none for nothing."),
@@ -141,13 +156,33 @@ class Flags:
     env: Annotated[
         list[str] | None, _option(_RUN, "--env", metavar="KEY=VALUE", help="Environment of the program.")
     ] = None
+    secret: Annotated[
+        list[str] | None,
+        _option(
+            _RUN,
+            "--secret",
+            metavar="NAME[=SOURCE]",
+            help="Variable of the program's environment, kept out of all output. From here: env:VAR (default: NAME) "
+            "or file:PATH.",
+        ),
+    ] = None
     limit: Annotated[
         list[str] | None,
         _option(
             _RUN,
             "--limit",
             metavar="NAME=DURATION",
-            help="Bound a phase: connect, enter, upload, idle, stall, run, total. 30s, 20m, 2h, none.",
+            help="Bound a phase: connect, enter, upload, idle, stall, run, lease, total. 30s, 20m, 2h, none.",
+        ),
+    ] = None
+    lease: Annotated[
+        str | None,
+        _option(
+            _RUN,
+            "--lease",
+            metavar="DURATION",
+            help="How long a target goes on without a word from here, as when a connection is lost; the same as "
+            "--limit lease=DURATION.",
         ),
     ] = None
     at_once: Annotated[
@@ -180,8 +215,9 @@ class Flags:
             only=tuple(self.only or ()),
             params=pairs(params, "--set"),
             rules=rules or RuleChanges(),
-            limits=limits(self.limit),
+            limits=limits([*(self.limit or ()), *([f"lease={self.lease}"] if self.lease is not None else ())]),
             env=pairs(self.env, "--env"),
+            secrets=secret_sources(self.secret),
             overrides=self.overrides(),
             targets_at_once=self.at_once,
             use_cache=not self.no_cache,
@@ -200,6 +236,7 @@ class Flags:
             identity_file=tuple(self.identity) if self.identity else None,
             known_hosts=tuple(self.known_hosts) if self.known_hosts else None,
             host_key=tuple(self.host_key) if self.host_key else None,
+            accept_new=self.accept_new,
             ssh_config=self.ssh_config,
             jump=self.jump,
         )
@@ -270,6 +307,33 @@ def pairs(texts: Sequence[str] | None, flag: str) -> dict[str, str]:
     if bad:
         raise ConfigError(Problem(path=flag, message=f"{text!r} is not of the form KEY=VALUE") for text in bad)
     return {key: value for key, _, value in (text.partition("=") for text in texts or ())}
+
+
+def secret_sources(texts: Sequence[str] | None) -> dict[str, SecretSource]:
+    """Read ``NAME``, ``NAME=env:VAR`` and ``NAME=file:PATH`` texts.
+
+    Raises:
+        ConfigError: for every one that is none of these.
+    """
+    sources: dict[str, SecretSource] = {}
+    problems: list[Problem] = []
+    for text in texts or ():
+        name, _, said = text.partition("=")
+        kind, _, place = (said or f"env:{name}").partition(":")
+        try:
+            ENV_NAME.check(name)
+            if kind == "env":
+                sources[name] = SecretSource(kind="env", words=(ENV_NAME.check(place),))
+            elif kind == "file":
+                sources[name] = SecretSource(kind="file", words=(local_path(place, Path.cwd()),))
+            else:
+                # What stands there may be the secret itself.
+                raise ValueError("what follows the equals sign is neither env:VARIABLE nor file:PATH")
+        except ValueError as error:
+            problems.append(Problem(path="--secret", message=str(error)))
+    if problems:
+        raise ConfigError(problems)
+    return sources
 
 
 def limits(texts: Sequence[str] | None) -> Mapping[str, float | None]:

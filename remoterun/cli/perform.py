@@ -7,50 +7,86 @@ import os
 import shutil
 import signal
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from remoterun.api import aplay
+from remoterun.api import aplay, secrets_of
 from remoterun.cli import signals
+from remoterun.cli.asking import Asker, can_ask
 from remoterun.cli.backlog import Backlog
 from remoterun.cli.options import Format, Showing
 from remoterun.cli.output import no_output, tell, write, write_document
 from remoterun.console.outlet import Outlet
+from remoterun.errors import ConfigError, Problem, clean
 from remoterun.events import OutcomeReady, TargetMoved
-from remoterun.model import Phase, RunStatus, Status
+from remoterun.model import Manner, Phase, RunStatus, Status
 
 if TYPE_CHECKING:
     from types import FrameType
 
     from remoterun.console import Console
     from remoterun.events import Event, OnEvent
-    from remoterun.model import Plan, Run
+    from remoterun.model import Job, Plan, Run
 
 _TICK_S = 0.5
+DETACHED_LEASE_S = 24 * 3600.0
 
 
-def perform(plan: Plan, showing: Showing, *, programs: bool = False, earlier: Run | None = None) -> tuple[Run, int]:
+def perform(
+    plan: Plan,
+    showing: Showing,
+    *,
+    programs: bool = False,
+    earlier: Run | None = None,
+    manner: Manner = Manner.FOLLOW,
+) -> tuple[Run, int]:
     """Run a plan to its end and print it; return the run and the exit status.
 
     `programs`: the plan runs a person's script or program, whose output is the result: it streams as it comes, and no
     table follows. `earlier`: what is known of a run that is taken up again.
     """
-    performance = _Performance(plan, showing, programs=programs, earlier=earlier)
+    performance = _Performance(plan, showing, programs=programs, earlier=earlier, manner=manner)
     run = performance.play()
     if performance.unwritable is not None:
         raise no_output(performance.unwritable)
     print_run(run, showing, programs=programs)
+    at_work = [outcome for outcome in run.outcomes if outcome.status is Status.RUNNING]
+    if at_work:
+        count = f"{len(at_work)} target{'s are' if len(at_work) > 1 else ' is'}"
+        tell(f"{count} at work on run {run.run_id}: remoterun attach, collect or cancel {run.run_id}\n")
     return run, run.status.exit_code
+
+
+def detachable(plan: Plan, *, lease_given: bool) -> Plan:
+    """Return a plan that can be left to itself: with a lease that outlasts the controller.
+
+    Raises:
+        ConfigError: when it has several steps, or its targets would not go on alone.
+    """
+    if any(job.step for job in plan.jobs):
+        raise ConfigError("--detach leaves one step to itself; this playbook has several: detach them one by one")
+    jobs = plan.jobs if lease_given else tuple(_with_lease(job, DETACHED_LEASE_S) for job in plan.jobs)
+    if any(job.limits.lease is None for job in jobs):
+        raise ConfigError("--detach needs a lease: with none, a target ends its work when the connection ends")
+    return replace(plan, jobs=jobs)
+
+
+def _with_lease(job: Job, lease_s: float) -> Job:
+    return replace(job, limits=replace(job.limits, lease=max(lease_s, job.limits.lease or 0.0)))
 
 
 class _Performance:
     """Hold what one run on the command line needs besides the run itself."""
 
-    def __init__(self, plan: Plan, showing: Showing, *, programs: bool, earlier: Run | None) -> None:
+    def __init__(self, plan: Plan, showing: Showing, *, programs: bool, earlier: Run | None, manner: Manner) -> None:
         from remoterun.history import Journal, default_folder
         from remoterun.runner import Control
 
         self._plan = plan
         self._earlier = earlier
+        self._manner = manner
+        # Before anything else: Ctrl-C still leaves at once.
+        self._vault = secrets_of(plan, earlier, _warn if manner is Manner.CANCEL else None)
         self._journal = Journal(default_folder(), lambda text: tell(f"remoterun: {text}\n"), earlier)
         self._showing = showing
         self._programs = programs
@@ -77,7 +113,15 @@ class _Performance:
         outlets = console.outlets if lines is None else (*console.outlets, lines)
         backlog = Backlog(outlets, self._control, len({job.target.id for job in self._plan.jobs}))
         try:
-            return await aplay(self._plan, self._listener(console, lines, backlog), self._control, self._earlier)
+            return await aplay(
+                self._plan,
+                self._listener(console, lines, backlog),
+                self._control,
+                self._earlier,
+                vault=self._vault,
+                manner=self._manner,
+                ask=Asker(console.paused) if can_ask() else None,
+            )
         finally:
             backlog.close()
             ticking.cancel()
@@ -149,6 +193,11 @@ class _Performance:
             self._interrupted = True
             console.cancelling()
             self._control.cancel()
+
+
+def _warn(problem: Problem) -> None:
+    """Tell of a secret that is missing where that must hold nothing up."""
+    tell(f"remoterun: {clean(str(problem))}; where the output has it, it stays\n")
 
 
 async def _tick(console: Console) -> None:

@@ -10,10 +10,19 @@ import typer
 
 from remoterun.api import Project
 from remoterun.cli.dryrun import show_plan
-from remoterun.cli.options import Flags, IgnoreOption, SetOption, SeverityOption, rule_changes, shared, word
-from remoterun.cli.perform import perform
+from remoterun.cli.options import (
+    DetachOption,
+    Flags,
+    IgnoreOption,
+    SetOption,
+    SeverityOption,
+    rule_changes,
+    shared,
+    word,
+)
+from remoterun.cli.perform import detachable, perform
 from remoterun.errors import ConfigError
-from remoterun.model import ExecWork, ScriptWork
+from remoterun.model import ExecWork, Manner, ScriptWork
 
 _SCRIPT_MAX = 16 << 20
 
@@ -25,12 +34,17 @@ def play(
     set_: SetOption = None,
     ignore: IgnoreOption = None,
     severity: SeverityOption = None,
+    detach: DetachOption = False,
     flags: Flags,
 ) -> int:
     """Run a playbook or a payload on targets and show what it found."""
     choice = flags.choice(params=set_, rules=rule_changes(ignore, severity))
     plan = Project.load(flags.project).plan_play(name, choice)
-    return show_plan(plan, flags.output) if flags.dry_run else perform(plan, flags.showing())[1]
+    if detach:
+        plan = detachable(plan, lease_given=flags.lease is not None)
+    if flags.dry_run:
+        return show_plan(plan, flags.output)
+    return perform(plan, flags.showing(), manner=Manner.LEAVE if detach else Manner.FOLLOW)[1]
 
 
 _OwnStatus = Annotated[
@@ -46,12 +60,13 @@ def run(
     ] = None,
     *,
     exit_status: _OwnStatus = False,
+    detach: DetachOption = False,
     flags: Flags,
 ) -> int:
     """Run a local Python file in the targets' environments, with exact arguments; nothing is installed there."""
     name, source = _read_script(script)
     work = ScriptWork(name=name, source=source, args=tuple(word(text) for text in args or ()))
-    return _program(name, work, flags, own_status=exit_status)
+    return _program(name, work, flags, own_status=exit_status, detach=detach)
 
 
 @shared
@@ -61,20 +76,28 @@ def exec_(
     ],
     *,
     exit_status: _OwnStatus = False,
+    detach: DetachOption = False,
     flags: Flags,
 ) -> int:
     """Run any program on targets, word for word: no shell in between."""
-    return _program(argv[0], ExecWork(argv=tuple(word(text) for text in argv)), flags, own_status=exit_status)
+    return _program(
+        argv[0], ExecWork(argv=tuple(word(text) for text in argv)), flags, own_status=exit_status, detach=detach
+    )
 
 
-def _program(name: str, work: ScriptWork | ExecWork, flags: Flags, *, own_status: bool) -> int:
+def _program(name: str, work: ScriptWork | ExecWork, flags: Flags, *, own_status: bool, detach: bool) -> int:
     """Run a person's script or program; one that fails by itself is exit status 1, or its own if asked for."""
     plan = Project.load(flags.project).plan_work(name, work, flags.choice())
+    if detach:
+        plan = detachable(plan, lease_given=flags.lease is not None)
+    if own_status and detach:
+        raise ConfigError("--exit-status needs the program's end, and --detach does not wait for it")
     if own_status and len(plan.jobs) != 1:
         raise ConfigError(f"--exit-status needs exactly one target; {len(plan.jobs)} were chosen")
     if flags.dry_run:
         return show_plan(plan, flags.output)
-    run, status = perform(plan, flags.showing(), programs=True)
+    manner = Manner.LEAVE if detach else Manner.FOLLOW
+    run, status = perform(plan, flags.showing(), programs=True, manner=manner)
     own = run.outcomes[0].exit_status
     return own if own_status and status in {0, 1} and own is not None else status
 

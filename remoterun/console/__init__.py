@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 import time
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, Self, TextIO
 
 from remoterun.console.board import Board
@@ -33,7 +34,7 @@ from remoterun.report.table import outcome_line
 from remoterun.report.text import Page, Span, cells, last_lines, pad, plural
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from types import TracebackType
 
     from remoterun.events import Event
@@ -45,6 +46,7 @@ __all__ = ["Console"]
 _FRAME_S: Final = 0.1
 _UNBROKEN: Final = 10_000
 _ALL_LINES: Final = 1 << 30
+_MOST_HELD: Final = 1 << 20
 
 
 def _size_of(stream: TextIO, otherwise: tuple[int, int]) -> tuple[int, int]:
@@ -102,6 +104,8 @@ class Console:
         self._programs = Programs((), terminals=self._terminals, color=color)
         self._painted_at = float("-inf")
         self._mid_line = False
+        self._paused = False
+        self._held = ""
 
     @property
     def outlets(self) -> tuple[Outlet, ...]:
@@ -158,6 +162,20 @@ class Console:
         self._out.pump()
         self._err.pump()
         self._refresh()
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Leave the terminal to somebody else: no live display, and what there is to say is said afterwards."""
+        if self._screen:
+            self._screen.erase(self._size()[0])
+        self._paused = True
+        try:
+            yield
+        finally:
+            self._paused = False
+            held, self._held = self._held, ""
+            self._above(held)
+            self._refresh()
 
     def cancelling(self) -> None:
         """Tell what the first Ctrl-C does."""
@@ -244,13 +262,15 @@ class Console:
             self._screen = None
 
     def _above(self, text: str) -> None:
-        if self._screen:
+        if self._paused and len(self._held) < _MOST_HELD:
+            self._held += text
+        elif self._screen and not self._paused:
             self._paint(text)
         else:
             self._err.text(text)
 
     def _refresh(self) -> None:
-        if self._screen and self._clock() - self._painted_at >= _FRAME_S:
+        if self._screen and not self._paused and self._clock() - self._painted_at >= _FRAME_S:
             self._paint()
 
     def _paint(self, above: str = "") -> None:

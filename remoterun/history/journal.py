@@ -11,6 +11,7 @@ from remoterun.history.alive import Alive
 from remoterun.history.database import NewerHistoryError, connect
 from remoterun.history.retention import KEEP, before, forget
 from remoterun.history.values import pack_outcome, pack_plan, pack_record
+from remoterun.model import RunStatus, Status
 from remoterun.report.documents import plain
 from remoterun.version import VERSION
 
@@ -92,12 +93,14 @@ class _Entry:
                 number = self._records.get(job, 0)
                 self._put_record(job, number, pack_record(event.record))
                 self._records[job] = number + 1
-            case OutcomeReady():
+            case OutcomeReady() if event.outcome.status is not Status.RUNNING:
                 self._put_outcome(event.outcome)
             case RunFinished():
+                at_work = any(outcome.status is Status.RUNNING for outcome in event.run.outcomes)
+                status = RunStatus.DETACHED if at_work else event.run.status
                 self._database.execute(
                     "UPDATE runs SET finished_at = ?, status = ? WHERE number = ?",
-                    (event.run.finished_at, event.run.status.value, self._run),
+                    (None if at_work else event.run.finished_at, status.value, self._run),
                 )
 
     def close(self) -> None:

@@ -127,7 +127,7 @@ class History:
         number, sha, started, finished = self._database.execute(
             "SELECT number, playbook_sha256, started_at, finished_at FROM runs WHERE id = ?", (kept.run_id,)
         ).fetchone()
-        outcomes = tuple(self._outcomes(number, running=kept.running, run_id=kept.run_id))
+        outcomes = tuple(self._outcomes(number, kept))
         return Run(
             run_id=kept.run_id,
             playbook=kept.playbook,
@@ -138,7 +138,7 @@ class History:
             outcomes=outcomes,
         )
 
-    def _outcomes(self, number: int, *, running: bool, run_id: str) -> Iterable[Outcome]:
+    def _outcomes(self, number: int, kept: Kept) -> Iterable[Outcome]:
         records: dict[int, list[Mapping[str, Json]]] = {}
         for job, body in self._database.execute(
             "SELECT job, body FROM records WHERE run = ? ORDER BY job, record", (number,)
@@ -148,7 +148,7 @@ class History:
             "SELECT job, target, name, step, outcome FROM jobs WHERE run = ? ORDER BY job", (number,)
         ):
             got = tuple(records.get(job, ()))
-            yield unpack_outcome(outcome, got) if outcome else _cut(target, name, step, got, run_id, running=running)
+            yield unpack_outcome(outcome, got) if outcome else _without_outcome(kept, target, name, step, got)
 
     def plan(self, kept: Kept) -> Plan:
         """Return what a run was to do.
@@ -176,20 +176,20 @@ class History:
         return forget(self._database, self._folder, before(age))
 
 
-def _cut(
-    target: str, name: str | None, step: int, records: tuple[Mapping[str, Json], ...], run_id: str, *, running: bool
+def _without_outcome(
+    kept: Kept, target: str, name: str | None, step: int, records: tuple[Mapping[str, Json], ...]
 ) -> Outcome:
-    error = (
-        TargetError("still_running", f"run {run_id} is going on")
-        if running
-        else TargetError("run_cut", f"run {run_id} ended before {target} was done")
-    )
+    error: TargetError | None = None
+    if kept.running:
+        error = TargetError("still_running", f"run {kept.run_id} is going on")
+    elif kept.status is not RunStatus.DETACHED:
+        error = TargetError("run_cut", f"run {kept.run_id} ended before {target} was done")
     return Outcome(
         target=target,
         name=name,
         step=step,
-        status=Status.LOST,
-        phase=Phase.RUN if records else Phase.PLAN,
-        error=ErrorInfo.of(error),
+        status=Status.LOST if error else Status.RUNNING,
+        phase=Phase.RUN if records or not error else Phase.PLAN,
+        error=ErrorInfo.of(error) if error else None,
         records=records,
     )

@@ -76,6 +76,7 @@ def unpack_outcome(data: bytes, records: tuple[Mapping[str, Json], ...]) -> Outc
         facts=value["facts"],
         timings_s={name: float(seconds) for name, seconds in value["timings_s"].items()},
         connections=value["connections"],
+        resumable=value.get("resumable"),
         records=records,
         findings=tuple(
             Finding(**{**finding, "severity": Severity(finding["severity"])}) for finding in value["findings"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
@@ -153,7 +153,7 @@ class _Selecting:
             jump=inventory._default_jump if self._jump is None else self._jump,
             user=flags.guest_user,
         )
-        self._outside[target.id] = target
+        self._outside[target.id] = replace(target, host=flags.trusting(target.host))
         return frozenset({target.id})
 
     def named_before(self, found: AdHoc) -> frozenset[str]:

@@ -41,6 +41,7 @@ class Overrides:
     identity_file: tuple[str, ...] | None = None
     known_hosts: tuple[str, ...] | None = None
     host_key: tuple[str, ...] | None = None
+    accept_new: bool = False
     ssh_config: str | None = None
     jump: str | None = None
 
@@ -69,6 +70,7 @@ class Overrides:
             identity_files=ask("--identity", paths, self.identity_file),
             known_hosts=ask("--known-hosts", paths, self.known_hosts),
             host_key=ask("--host-key", _fingerprints, self.host_key),
+            accept_new=self.accept_new or None,
             ssh_config=ask("--ssh-config", lambda text: words.config_path(text, folder), self.ssh_config),
             jump=ask("--jump", split_jump, self.jump),
             become=ask("--become", _become, self.become),
@@ -102,6 +104,9 @@ class Flags:
         """
         if self == _NOTHING:
             return target
+        return replace(self._laid_over(target), host=self.trusting(self._host(target.host, jump)))
+
+    def _laid_over(self, target: Target) -> Target:
         said = self.settings
         hop = target.hop
         if target.guest is not None and said.hop in ("pct", "lxc"):
@@ -110,12 +115,17 @@ class Flags:
         user = target.user if target.guest is None or self.guest_user is None else inner_user(self.guest_user)
         return replace(
             target,
-            host=self._host(target.host, jump),
             hop=hop,
             user=user,
             interpreter=said.interpreter if said.names_python else target.interpreter,
             venv=said.venv if said.names_python else target.venv,
         )
+
+    def trusting(self, host: Host) -> Host:
+        """Return a host that takes new keys, where flags say so, with all hosts on the way to it."""
+        if not self.login.accept_new:
+            return host
+        return replace(host, accept_new=True, jump=host.jump and tuple(map(self.trusting, host.jump)))
 
     def _host(self, host: Host, jump: tuple[Host, ...] | None) -> Host:
         said = self.login
@@ -129,6 +139,7 @@ class Flags:
             identity_files=host.identity_files if said.identity_files is None else said.identity_files,
             known_hosts=host.known_hosts if said.known_hosts is None else said.known_hosts,
             host_key=host.host_key if said.host_key is None else said.host_key,
+            accept_new=said.host_key is None and host.accept_new,
             ssh_config=host.ssh_config if said.ssh_config is None else said.ssh_config,
             jump=host.jump if jump is None else jump,
             become=become,

@@ -158,13 +158,16 @@ class _Resolver:
             return self._try((*path, name), lambda: tuple(words.local_path(text, self._folder) for text in texts))
 
         config, jump = keys.ssh_config, keys.jump
-        fingerprints = keys.host_key if isinstance(keys, HostFile) else None
+        said = keys.host_key if isinstance(keys, (HostFile, DefaultsFile)) else None
+        texts = [said] if isinstance(said, str) else said
+        trust = None if texts is None else self._try((*path, "host_key"), lambda: words.host_keys(texts))
         return Login(
             user=keys.user,
             port=keys.port,
             identity_files=paths("identity_file", keys.identity_file),
             known_hosts=paths("known_hosts", keys.known_hosts),
-            host_key=tuple(map(words.fingerprint, fingerprints)) if fingerprints else None,
+            host_key=trust and trust[0],
+            accept_new=trust and trust[1],
             ssh_config=config and self._try((*path, "ssh_config"), lambda: words.config_path(config, self._folder)),
             jump=None if jump is None else self._try((*path, "jump"), lambda: split_jump(jump)),
             become=keys.become,

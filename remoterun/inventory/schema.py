@@ -8,7 +8,7 @@ Only the shape of each value is judged here, strictly and without coercion; what
 
 from collections.abc import Mapping
 from dataclasses import fields
-from typing import Annotated, Final, Literal, TypeAlias
+from typing import Annotated, Final, Literal, Self, TypeAlias, TypeVar
 
 from pydantic import (
     AfterValidator,
@@ -20,6 +20,7 @@ from pydantic import (
     GetJsonSchemaHandler,
     JsonValue,
     field_validator,
+    model_validator,
 )
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, core_schema
@@ -27,8 +28,10 @@ from pydantic_core import CoreSchema, core_schema
 from remoterun.errors import show
 from remoterun.inventory import words
 from remoterun.inventory.settings import Become, GuestHop, Settings
-from remoterun.model import HopKind, Json, Limits, RuleChanges, Severity, parse_duration
+from remoterun.model import HopKind, Json, Limits, RuleChanges, SecretRef, Severity, parse_duration
 from remoterun.records import dataclass
+
+_EnvValue = TypeVar("_EnvValue", str, str | SecretRef)
 
 DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 
@@ -44,6 +47,31 @@ class Vetted:
 
     def __get_pydantic_json_schema__(self, core: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
         return {**handler(core), "pattern": f"^(?:{self.word.pattern})$"}
+
+
+class OrSecret:
+    """Mark a text in whose place a reference to a secret may stand."""
+
+    def __get_pydantic_core_schema__(self, source: object, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_wrap_validator_function(_text_or_secret, core_schema.str_schema(strict=True))
+
+    def __get_pydantic_json_schema__(self, core: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        secret = {"type": "string", "pattern": f"^(?:{words.VARIABLE.pattern})$", "description": "name of a secret"}
+        reference = {
+            "type": "object",
+            "properties": {"secret": secret},
+            "required": ["secret"],
+            "additionalProperties": False,
+        }
+        return {"anyOf": [{"type": "string"}, reference]}
+
+
+def _text_or_secret(value: object, check: core_schema.ValidatorFunctionWrapHandler) -> object:
+    if not isinstance(value, dict):
+        return check(value)
+    if value.keys() != {"secret"} or not isinstance(value["secret"], str):
+        raise ValueError("must be text, or {secret: NAME} for a secret of this playbook")
+    return SecretRef(secret=words.VARIABLE.check(value["secret"]))
 
 
 def _one_as_list(value: object) -> object:
@@ -64,10 +92,11 @@ def _text_duration(value: object) -> object:
     return value
 
 
-def _possible_env(env: dict[str, str]) -> dict[str, str]:
+def _possible_env(env: dict[str, _EnvValue]) -> dict[str, _EnvValue]:
     for name, value in env.items():
         try:
-            words.check_env(name, value)
+            if isinstance(value, str):
+                words.check_env(name, value)
         except ValueError as error:
             raise ValueError(f"{name}: {error}") from error
     return env
@@ -81,7 +110,7 @@ def _one_or_more(item: object) -> BeforeValidator:
 
 Name: TypeAlias = Annotated[str, Vetted(words.NAME)]
 Path: TypeAlias = Annotated[str, Vetted(words.LOCAL_PATH)]
-Fingerprint: TypeAlias = Annotated[str, Vetted(words.FINGERPRINT)]
+HostKey: TypeAlias = Annotated[str, Vetted(words.HOST_KEY)]
 Pattern: TypeAlias = Annotated[str, Vetted(words.PATTERN)]
 Duration: TypeAlias = Annotated[
     str, BeforeValidator(_text_duration, json_schema_input_type=str), Vetted(words.DURATION)
@@ -91,10 +120,14 @@ Port: TypeAlias = Annotated[int, Field(ge=1, le=words.HIGHEST_PORT)]
 Bound: TypeAlias = Annotated[int, Field(ge=1, le=1000)]
 Names: TypeAlias = Annotated[list[Name], Field(min_length=1), _one_or_more(Name)]
 Paths: TypeAlias = Annotated[list[Path], Field(min_length=1), _one_or_more(Path)]
-Fingerprints: TypeAlias = Annotated[list[Fingerprint], Field(min_length=1), _one_or_more(Fingerprint)]
+HostKeys: TypeAlias = Annotated[list[HostKey], Field(min_length=1), _one_or_more(HostKey)]
 Patterns: TypeAlias = Annotated[list[Pattern], Field(min_length=1), _one_or_more(Pattern)]
 Chain: TypeAlias = Annotated[list[str], Field(min_length=1), _one_or_more(str)]
 Env: TypeAlias = Annotated[dict[Annotated[str, Vetted(words.ENV_NAME)], str], AfterValidator(_possible_env)]
+StepEnv: TypeAlias = Annotated[
+    dict[Annotated[str, Vetted(words.ENV_NAME)], Annotated[str | SecretRef, OrSecret()]],
+    AfterValidator(_possible_env),
+]
 Values: TypeAlias = dict[Annotated[str, Vetted(words.VARIABLE)], JsonValue]
 
 
@@ -130,6 +163,7 @@ class LimitsFile(FileModel):
     stall: Duration | None = Field(default=None, description=_LIMIT_HELP["stall"])
     run: Duration | None = Field(default=None, description=_LIMIT_HELP["run"])
     total: Duration | None = Field(default=None, description=_LIMIT_HELP["total"])
+    lease: Duration | None = Field(default=None, description=_LIMIT_HELP["lease"])
 
     def values(self) -> Mapping[str, float | None]:
         """Return the limits that are said, in seconds; None is no limit."""
@@ -223,6 +257,11 @@ class DefaultsFile(LoginKeys):
     """Hold what goes for every host and target that says nothing else."""
 
     hop: GuestHop | None = Field(default=None, description="how guests are entered (default pct)")
+    host_key: Literal["accept-new", "strict"] | None = Field(
+        default=None,
+        description="accept-new: trust and keep the first key of a host that nothing is known of; a changed key always "
+        "fails (default strict)",
+    )
 
 
 Guest: TypeAlias = Annotated[GuestFile, BeforeValidator(_nothing_as_mapping, json_schema_input_type=GuestFile | None)]
@@ -234,8 +273,10 @@ class HostFile(LoginKeys):
     address: Annotated[str, Vetted(words.ADDRESS)] | None = Field(
         default=None, description="name or IP address (default: the host's key, which ssh_config may know)"
     )
-    host_key: Fingerprints | None = Field(
-        default=None, description="pinned fingerprint or fingerprints (SHA256:...); nothing else is trusted then"
+    host_key: HostKeys | None = Field(
+        default=None,
+        description="pinned fingerprint or fingerprints (SHA256:...); nothing else is trusted then; or accept-new, or "
+        "strict",
     )
     transport: Literal["ssh", "local"] | None = Field(
         default=None, description="local: this machine itself, without SSH"
@@ -293,6 +334,36 @@ class RulesFile(FileModel):
         return RuleChanges(ignore=tuple(self.ignore or ()), severity=severity)
 
 
+class SecretFile(FileModel):
+    """Say where a secret comes from on the machine that remoterun runs on: one of three places."""
+
+    model_config = ConfigDict(json_schema_extra={"minProperties": 1, "maxProperties": 1})
+
+    env: Annotated[str, Vetted(words.ENV_NAME)] | None = Field(
+        default=None, description="an environment variable that holds it"
+    )
+    file: Path | None = Field(
+        default=None, description="a file that holds it; relative paths start at this file's folder"
+    )
+    command: Annotated[list[str], Field(min_length=1)] | None = Field(
+        default=None, description="a program and its arguments that prints it, started in this file's folder"
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _no_value(cls, value: object) -> object:
+        if not isinstance(value, dict):
+            # Nothing of it is shown: it may be the secret itself.
+            raise ValueError("must be a mapping with one of env, file and command: a secret itself has no place here")
+        return value
+
+    @model_validator(mode="after")
+    def _one_place(self) -> Self:
+        if len(self.model_fields_set) != 1:
+            raise ValueError("must say one of env, file and command")
+        return self
+
+
 class StepFile(FileModel):
     """Run one payload."""
 
@@ -301,12 +372,15 @@ class StepFile(FileModel):
     )
     params: Values | None = Field(
         default=None,
-        description="parameters by name; {var: NAME} or {var: NAME, default: VALUE} takes the target's variable",
+        description="parameters by name; {var: NAME} or {var: NAME, default: VALUE} takes the target's variable, "
+        "{secret: NAME} a secret of this playbook",
     )
     rules: RulesFile | None = Field(
         default=None, description="what findings of single rules count for: {ignore: [CK054], severity: {CK120: info}}"
     )
-    env: Env | None = Field(default=None, description="environment variables of the payload; values are text")
+    env: StepEnv | None = Field(
+        default=None, description="environment variables of the payload; values are text or {secret: NAME}"
+    )
     limits: LimitsFile | None = Field(default=None, description="time limits of this step")
     fail_on: Literal["info", "suspect", "bad"] | None = Field(
         default=None, description="the lowest severity of a finding that fails the target (default suspect)"
@@ -318,6 +392,9 @@ class PlaybookFile(FileModel):
 
     description: str | None = Field(default=None, description="what the playbook is for, in one line")
     targets: Patterns | None = Field(default=None, description="patterns of targets, replaced by --on (default all)")
+    secrets: dict[Annotated[str, Vetted(words.VARIABLE)], SecretFile] | None = Field(
+        default=None, description="secrets by name, which steps refer to by {secret: NAME}"
+    )
     limits: LimitsFile | None = Field(default=None, description="time limits of every step")
     steps: Annotated[list[StepFile], Field(min_length=1)] = Field(
         description="payloads to run on each target, in order"

@@ -29,6 +29,7 @@ class Login:
     identity_files: tuple[str, ...] | None = None
     known_hosts: tuple[str, ...] | None = None
     host_key: tuple[str, ...] | None = None
+    accept_new: bool | None = None
     ssh_config: str | None = None
     jump: tuple[str, ...] | None = None
     become: Become | None = None
@@ -47,6 +48,7 @@ class Login:
             identity_files=_first(self.identity_files, weaker.identity_files),
             known_hosts=_first(self.known_hosts, weaker.known_hosts),
             host_key=_first(self.host_key, weaker.host_key),
+            accept_new=_first(self.accept_new, weaker.accept_new),
             ssh_config=_first(self.ssh_config, weaker.ssh_config),
             jump=_first(self.jump, weaker.jump),
             become=_first(self.become, weaker.become),
@@ -63,6 +65,7 @@ class Login:
             identity_files=self.identity_files or (),
             known_hosts=self.known_hosts or (),
             host_key=self.host_key or (),
+            accept_new=bool(self.accept_new),
             ssh_config=self.ssh_config,
             jump=jump,
             become=self.sudo,

@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from remoterun.errors import show
 from remoterun.records import dataclass
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,6 +101,13 @@ FINGERPRINT: Final = Word(
     pattern=r"SHA256:[A-Za-z0-9+/]{43}=?",
     rule="write SHA256:... as `ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub` prints it on the host",
 )
+ACCEPT_NEW: Final = "accept-new"
+STRICT: Final = "strict"
+HOST_KEY: Final = Word(
+    what="a host key's fingerprint",
+    pattern=rf"{FINGERPRINT.pattern}|{ACCEPT_NEW}|{STRICT}",
+    rule=f"{FINGERPRINT.rule}, or {ACCEPT_NEW}, or {STRICT}",
+)
 # The number's length is bounded so that no limit becomes infinite.
 DURATION: Final = Word(
     what="a duration",
@@ -161,6 +171,19 @@ def config_path(text: str, folder: Path) -> str:
         ValueError: not a path.
     """
     return text if text == "none" else local_path(text, folder)
+
+
+def host_keys(texts: Sequence[str]) -> tuple[tuple[str, ...], bool]:
+    """Return pinned fingerprints, and whether the first key of an unknown host is to be trusted.
+
+    Raises:
+        ValueError: neither fingerprints nor one of the two words alone.
+    """
+    if list(texts) in ([ACCEPT_NEW], [STRICT]):
+        return (), texts[0] == ACCEPT_NEW
+    if alone := [text for text in texts if text in (ACCEPT_NEW, STRICT)]:
+        raise ValueError(f"{alone[0]} stands alone: pinned fingerprints say already what is trusted")
+    return tuple(map(fingerprint, texts)), False
 
 
 def fingerprint(text: str) -> str:

@@ -14,12 +14,14 @@ import zlib
 
 from remoterun.remote.cache import cached_pack, empty_caches, keep_code, keep_pack
 from remoterun.remote.compiled import compiled_pack, keep_compiled
+from remoterun.remote.link import FORGOTTEN, OLDER, attach, peer
 from remoterun.remote.supervisor import supervise
 from remoterun.remote.system import (
     account,
     become_subreaper,
     close_all_but,
     descendants,
+    folder_name,
     kill_groups,
     kill_quietly,
     marked,
@@ -31,6 +33,7 @@ from remoterun.remote.system import (
     socket,
 )
 from remoterun.remote.wire import (
+    ATTACHED,
     CANCEL,
     HELLO,
     LEG_STREAM,
@@ -55,6 +58,16 @@ _SWEEPS = 100
 # TERM, grace, KILL, and what a supervisor may take to drain its link.
 _END_S = 45.0
 _SILENT_S = 20.0
+_HAND_OVER_S = 1.0
+_DEATH_S = 1.0
+# A controller that sends nothing for so long while it is waited for has gone without a word.
+_PATIENCE_S = 120.0
+
+
+_REFUSALS = {
+    OLDER: ("taken_over", "a newer connection has taken up the run"),
+    FORGOTTEN: ("output_forgotten", "the target keeps the beginning of what the payload said no more"),
+}
 
 
 class GoneError(Exception):
@@ -102,15 +115,15 @@ class Inbox:
         """Wait for a message of this kind; others before it are ignored.
 
         Raises:
-            GoneError: on a cancellation or the end of the stream.
+            GoneError: on a cancellation, the end of the stream, or a long silence.
         """
         while True:
             message = self.message()
             if message is None:
                 if self.ended:
                     raise GoneError
-                if not self.fill() and not self.ended:
-                    select.select([0], [], [])
+                if not self.fill() and not self.ended and not select.select([0], [], [], _PATIENCE_S)[0]:
+                    raise GoneError
             elif message[0] == CANCEL:
                 raise GoneError
             elif message[0] == kind:
@@ -153,6 +166,8 @@ class Leg:
                 removed, freed = empty_caches()
                 self._say(RESULT, {"removed": removed, "freed": freed})
                 return
+            if request["lease"] is not None and self._attach(request["attach"]):
+                return
             pack = request["pack"]
             code = self._code(pack, key) if pack and self._new_enough(request) else b""
             if code is None or self._refused:
@@ -167,7 +182,25 @@ class Leg:
             keep_code(place, key, marshal.dumps(codes))
         if self._uncompiled:
             keep_compiled(self._uncompiled, key, code)
-        self._relay(link, child)
+        self._relay(link, child, resumable=request["lease"] is not None)
+
+    def _attach(self, wanted: tuple[bytes, int, int, bool]) -> bool:
+        """Take up a run that goes on here; False where there is none and one is to be started."""
+        try:
+            found = attach(self.key, self.nonce, wanted)
+        except OSError:
+            # It was stopped, or has just ended: the controller asks again.
+            return True
+        if isinstance(found, tuple):
+            link, first, count = found
+            self._say(ATTACHED, {"first": first, "count": count})
+            self._relay(link, 0, resumable=True)
+        elif found is not None:
+            self._refuse(*_REFUSALS[found])
+        elif wanted[3]:
+            _sweep(self.key)
+            self._refuse("lease_expired", "nothing is left there of this run")
+        return found is not None or wanted[3]
 
     def _new_enough(self, request: dict[str, object]) -> bool:
         """Tell a payload that wants a newer Python, instead of letting it die of a syntax error."""
@@ -238,14 +271,26 @@ class Leg:
         ours.setblocking(False)
         return ours, child
 
-    def _relay(self, link: socket.socket, child: int) -> None:
-        """Pass frames both ways until the supervisor is done or the controller is gone."""
+    def _relay(self, link: socket.socket, child: int, *, resumable: bool) -> None:
+        """Pass frames both ways until the supervisor is done or the controller is gone.
+
+        `child` is the supervisor, 0 where another leg has started it.
+        """
         relay = Relay(link, self._inbox)
         finished = relay.run()
+        other = 0 if child else peer(link)
         link.close()
-        ended = _reap(child, 0.0 if relay.silent else _END_S)
+        if resumable and self._inbox.ended and not relay.cancelled:
+            # The supervisor waits for another leg, by itself.
+            return
+        if resumable and not finished and not relay.silent and _lives_on(child, other):
+            # Another leg has taken the run over, or nobody was expected to come back.
+            return
+        if relay.silent and other:
+            kill_quietly([other], signal.SIGKILL)
+        ended = _reap(child, 0.0 if relay.silent else _END_S) if child else True
         if not finished or not ended:
-            killed = _sweep(self.key, self.nonce.hex())
+            killed = _sweep(self.key)
             if not self._inbox.ended:
                 message = "the supervisor on the target was killed; %d processes it left were killed" % killed
                 self._say(PROBLEM, {"code": "payload_killed", "message": message})
@@ -267,6 +312,7 @@ class Relay:
         self._finished = False
         self._linked = True
         self._heard = time.monotonic()
+        self.cancelled = False
         self.silent = False
         os.set_blocking(1, False)
 
@@ -276,6 +322,7 @@ class Relay:
         while self._linked or self._out:
             for frame in self._inbox.frames():
                 self._down += frame.raw
+                self.cancelled = self.cancelled or frame.kind == CANCEL
             if not self._linked and give_up is None:
                 give_up = time.monotonic() + _FLUSH_S
             if give_up is not None and time.monotonic() > give_up:
@@ -288,13 +335,25 @@ class Relay:
                 else:
                     self._exchange(event)
             if self._inbox.ended:
-                # Without a lease a controller that has gone ends the run: closing the link tells the supervisor.
+                # Closing the link tells the supervisor, which ends the run or waits for another leg.
+                self._hand_over()
                 break
             if self._linked and time.monotonic() - self._heard > _SILENT_S:
                 # A supervisor gives a sign of life every few seconds. This one was stopped, and will not end anything.
                 self.silent = True
                 break
         return self._finished
+
+    def _hand_over(self) -> None:
+        """Pass on the controller's last words."""
+        for frame in self._inbox.frames():
+            self._down += frame.raw
+            self.cancelled = self.cancelled or frame.kind == CANCEL
+        self._link.settimeout(_HAND_OVER_S)
+        try:
+            self._link.sendall(self._down)
+        except OSError:
+            pass
 
     def _poll(self) -> select.poll:
         poll = select.poll()
@@ -371,7 +430,7 @@ def _write_frame(frame: bytes) -> None:
             return
 
 
-def _sweep(key: str, name: str) -> int:
+def _sweep(key: str) -> int:
     """Kill what carries the mark of a run and remove its folder; return how many processes that were."""
     killed: set[int] = set()
     for _ in range(_SWEEPS):
@@ -382,9 +441,23 @@ def _sweep(key: str, name: str) -> int:
         kill_quietly(left, signal.SIGKILL)
         killed.update(left)
         time.sleep(0.02)
-    for path in private_paths(name):
+    for path in private_paths(folder_name(key)):
         remove_tree(path)
     return len(killed)
+
+
+def _lives_on(child: int, other: int) -> bool:
+    """Tell whether a supervisor that has closed its link still lives; one that was killed is gone in a moment."""
+    give_up = time.monotonic() + _DEATH_S
+    while time.monotonic() < give_up:
+        try:
+            if child and os.waitpid(child, os.WNOHANG)[0]:
+                return False
+            os.kill(child or other, 0)
+        except OSError:
+            return False
+        time.sleep(0.01)
+    return True
 
 
 def _reap(child: int, patience_s: float) -> bool:

@@ -13,9 +13,11 @@ import select
 import struct
 import time
 
+from remoterun.remote.link import Link, RunsAlreadyError
 from remoterun.remote.process import Payload, PayloadError
 from remoterun.remote.system import (
     descendants,
+    folder_name,
     kill_groups,
     kill_quietly,
     marked,
@@ -36,10 +38,8 @@ from remoterun.remote.wire import (
     RECORD,
     RESULT,
     STARTED,
-    SUPERVISOR_STREAM,
     Assembler,
     Decoder,
-    Encoder,
     WireError,
     to_json,
 )
@@ -48,77 +48,10 @@ _LEFTOVER_GRACE_S = 1.0
 _KILL_S = 5.0
 _KILL_AGAIN_S = 0.05
 _KILL_BURST = 100
-_DRAIN_S = 30.0
-_MAX_QUEUE = 1 << 20
+_TOLD_S = 30.0
 _MAX_RECORD = 16 << 20
 _CHUNK = 65536
 _FORWARDED = (RECORD, FINDING, PROGRESS, LOG)
-
-
-class Link:
-    """Send messages to the leg through a bounded queue, and take what the controller says."""
-
-    def __init__(self, fd: int, nonce: bytes) -> None:
-        self.fd = fd
-        self._encoder = Encoder(nonce, SUPERVISOR_STREAM)
-        self._decoder = Decoder(nonce)
-        self._queue: list[bytes] = []
-        self._size = 0
-        self.lost = False
-        os.set_blocking(fd, False)
-
-    @property
-    def full(self) -> bool:
-        """Tell that the payload has to wait: nothing is dropped."""
-        return self._size >= _MAX_QUEUE
-
-    @property
-    def pending(self) -> bool:
-        """Tell that something still has to go out."""
-        return bool(self._queue) and not self.lost
-
-    def say(self, kind: int, body: bytes) -> None:
-        """Queue one message; without a leg there is nobody to tell."""
-        if self.lost:
-            return
-        frames = self._encoder.frames(kind, body)
-        self._queue += frames
-        self._size += sum(map(len, frames))
-
-    def flush(self) -> None:
-        """Write what goes without blocking."""
-        data = b"".join(self._queue)
-        try:
-            written = os.write(self.fd, data) if data else 0
-        except BlockingIOError:
-            return
-        except OSError:
-            self.lost = True
-            written = len(data)
-        rest = data[written:]
-        self._queue = [rest] if rest else []
-        self._size = len(rest)
-
-    def drain(self) -> None:
-        """Write what is left, for as long as a slow controller may take."""
-        give_up = time.monotonic() + _DRAIN_S
-        while True:
-            self.flush()
-            if not self.pending or time.monotonic() > give_up:
-                return
-            select.select([], [self.fd], [], 1.0)
-
-    def hear(self) -> list[int]:
-        """Return the kinds of the frames that came; `lost` when the leg is gone."""
-        try:
-            data = os.read(self.fd, _CHUNK)
-        except BlockingIOError:
-            return []
-        except OSError:
-            data = b""
-        if not data:
-            self.lost = True
-        return [frame.kind for frame in self._decoder.feed(data)]
 
 
 class Supervisor:
@@ -145,12 +78,13 @@ class Supervisor:
         self._kill_due = self._give_up_at = 0.0
         self._survivors: list[int] = []
         now = time.monotonic()
-        self._started = self._heard = self._moved = now
+        self._started = self._moved = now
         self._beat_due = now + self._limits["beat"]
 
     def run(self) -> None:
         """Supervise until everything of the run is dead and told."""
-        self._link.say(STARTED, to_json({"pid": self._payload.pid, "subreaper": self._reaper}).encode())
+        facts = {"pid": self._payload.pid, "subreaper": self._reaper, "resumable": self._link.resumable}
+        self._link.say(STARTED, to_json(facts).encode())
         while self._children or self._payload.open_pipes():
             self._wait()
             self._reap()
@@ -158,30 +92,40 @@ class Supervisor:
             if not self._children:
                 self._payload.hurry()
         self._tell_result()
+        self._settle()
+
+    def _settle(self) -> None:
+        """Wait until the result has arrived, for as long as somebody may come for it."""
+        while not self._link.settled:
+            now, end = time.monotonic(), self._link.heard + self._patience_s()
+            if now >= end:
+                return
+            self._beat(now)
+            poll = select.poll()
+            self._link.register(poll)
+            for fd, event in poll.poll(max(0.0, min(end, self._beat_due) - now) * 1000 + 1):
+                self._link.ready(fd, event)
 
     # --- one turn ---
 
     def _wait(self) -> None:
-        self._link.flush()
-        poll = select.poll()
-        if self._link.lost:
+        if self._link.lost and self._link.lease is None:
             self._end("link")
-        else:
-            poll.register(self._link.fd, select.POLLIN | (select.POLLOUT if self._link.pending else 0))
+        poll = select.poll()
+        self._link.register(poll)
         poll.register(self._payload.wake_fd, select.POLLIN)
-        blocked = self._link.full and not self._link.lost
-        for fd in () if blocked else self._payload.open_pipes():
-            poll.register(fd, select.POLLIN)
-        if blocked:
+        pipes = self._payload.open_pipes()
+        if self._link.full:
             self._moved = time.monotonic()
+        for fd in () if self._link.full else pipes:
+            poll.register(fd, select.POLLIN)
         for fd, event in poll.poll(self._timeout_ms()):
-            if fd == self._link.fd:
-                if event & ~select.POLLOUT:
-                    self._hear()
-            elif fd == self._payload.wake_fd:
+            if fd == self._payload.wake_fd:
                 os.read(fd, 512)
-            else:
+            elif fd in pipes:
                 self._read(fd)
+            elif CANCEL in self._link.ready(fd, event):
+                self._end("cancel")
 
     def _timeout_ms(self) -> float:
         now = time.monotonic()
@@ -193,16 +137,14 @@ class Supervisor:
 
     def _ends(self) -> list[tuple[str, float]]:
         """Return the limits that still count, with the time at which each is over."""
-        since = [("silence", self._heard)]
+        ends = [("silence", self._link.heard + self._patience_s())]
         if self._cause is None and self._status is None:
-            since += [("run", self._started), ("stall", self._moved)]
-        return [(name, start + self._limits[name]) for name, start in since if self._limits.get(name) is not None]
+            since = (("run", self._started), ("stall", self._moved))
+            ends += [(name, start + self._limits[name]) for name, start in since if self._limits[name] is not None]
+        return ends
 
-    def _hear(self) -> None:
-        for kind in self._link.hear():
-            self._heard = time.monotonic()
-            if kind == CANCEL:
-                self._end("cancel")
+    def _patience_s(self) -> float:
+        return self._limits["silence"] if self._link.lease is None else self._link.lease
 
     def _read(self, fd: int) -> None:
         try:
@@ -283,13 +225,16 @@ class Supervisor:
         for name, end in self._ends():
             if now >= end:
                 self._end(name)
-                # Nobody takes what is waiting: keeping it would keep this process for as long as the network is dead.
-                self._link.lost = self._link.lost or (name == "silence" and self._link.full)
+                if name == "silence":
+                    self._link.give_up()
         if self._status is not None and self._killing is None and self._others():
             # The payload has ended; whatever it left running goes too.
             self._kill(signal.SIGTERM, _LEFTOVER_GRACE_S)
         if self._killing is not None and now >= self._kill_due:
             self._kill_harder()
+        self._beat(now)
+
+    def _beat(self, now: float) -> None:
         if now >= self._beat_due:
             self._beat_due = now + self._limits["beat"]
             self._link.say(HEARTBEAT, to_json(usage(list(descendants(os.getpid())))).encode())
@@ -362,26 +307,40 @@ class Supervisor:
             "seconds": round(time.monotonic() - self._started, 3),
         }
         self._link.say(RESULT, to_json(result).encode())
-        self._link.drain()
 
 
 def _tell_no_start(link: Link, code: str, message: str) -> None:
+    """Say why nothing was started: whoever hears of it asks again, and so it is sent once and not kept for anybody."""
+    link.lease = None
     link.say(PROBLEM, to_json({"code": code, "message": message}).encode())
     link.say(RESULT, b"{}")
-    link.drain()
+    give_up = time.monotonic() + _TOLD_S
+    while not link.settled and time.monotonic() < give_up:
+        poll = select.poll()
+        link.register(poll)
+        for fd, event in poll.poll(1000):
+            link.ready(fd, event)
 
 
 def supervise(fd: int, nonce: bytes, key: str, request: dict[str, object], code: bytes, reaper: bool) -> None:
     """Be the supervisor of one request until it is over."""
-    link = Link(fd, nonce)
-    payload = Payload(key, nonce.hex(), request, code)
+    link = Link(fd, nonce, request)
+    payload = Payload(key, folder_name(key), request, code)
     try:
+        link.listen(key)
         payload.start()
     except Exception as error:
-        full = getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT, errno.ENOMEM)
-        known = isinstance(error, (OSError, PayloadError))
-        _tell_no_start(link, "no_space" if full else "start_failed", str(error) if known else repr(error))
+        _tell_no_start(link, *_why_not(error))
     else:
         Supervisor(link, key, request, payload, reaper).run()
     finally:
         payload.clean()
+        link.close()
+
+
+def _why_not(error: Exception) -> tuple[str, str]:
+    if isinstance(error, RunsAlreadyError):
+        return "runs_already", str(error)
+    full = getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT, errno.ENOMEM)
+    known = isinstance(error, (OSError, PayloadError))
+    return "no_space" if full else "start_failed", str(error) if known else repr(error)

@@ -33,6 +33,7 @@ __all__ = [
     "close_all_but",
     "descendants",
     "die_with_parent",
+    "folder_name",
     "kill_groups",
     "kill_quietly",
     "marked",
@@ -239,6 +240,12 @@ def write_all(fd: int, data: bytes) -> None:
     view = memoryview(data)
     while view:
         view = view[os.write(fd, view) :]
+
+
+def folder_name(key: str) -> str:
+    """Return what a run's private folder is called, which every leg of the run can find out."""
+    name: str = sha256(key.encode()).hexdigest()[:16]
+    return name
 
 
 def private_paths(name: str) -> list[str]:

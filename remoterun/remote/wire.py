@@ -27,9 +27,9 @@ MAX_BODY = MAX_FRAME - _HEADER.size
 MORE, FIRST = 1, 2
 
 # controller -> target
-REQUEST, PACK, CANCEL, PING = 1, 2, 3, 4
+REQUEST, PACK, CANCEL, PING, ACK = 1, 2, 3, 4, 5
 # leg -> controller, stream 0
-HELLO, NEED, PROBLEM = 16, 17, 18
+HELLO, NEED, PROBLEM, ATTACHED = 16, 17, 18, 19
 # supervisor -> controller, stream 1
 STARTED, HEARTBEAT, STDOUT, STDERR, STDOUT_TAIL, STDERR_TAIL, RESULT = 32, 33, 34, 35, 36, 37, 38
 # payload -> supervisor (stream = the writer's pid) -> controller

@@ -57,6 +57,7 @@ def outcome_document(outcome: Outcome) -> dict[str, Json]:
         "facts": plain(outcome.facts),
         "timings_s": {name: plain(round(seconds, 3)) for name, seconds in outcome.timings_s.items()},
         "connections": outcome.connections,
+        "resumable": outcome.resumable,
         "records": [plain(record) for record in outcome.records],
         "findings": [_finding(finding) for finding in outcome.findings],
         "exit_status": outcome.exit_status,

@@ -316,11 +316,13 @@ def summary_line(page: Page, record: Mapping[str, Json], *, verbose: int) -> Non
     if "resume_from" not in record or verbose > 1:
         record_lines(page, record, verbose=verbose)
         return
-    best = record["resume_from"]
-    if best is None:
-        page.line(Span("resume from: none of these checkpoints", "bad"), indent=2)
-    else:
+    best, verdicts = record["resume_from"], record.get("verdicts")
+    if best is not None:
         page.line(Span("resume from "), Span(scalar(best), "good"), indent=2)
+    elif isinstance(verdicts, dict) and verdicts.get("unchecked"):
+        page.line(Span("resume from: not known, since no values were checked", "hint"), indent=2)
+    else:
+        page.line(Span("resume from: none of these checkpoints", "bad"), indent=2)
     skipped = record.get("skipped")
     for item in (skipped if verbose else skipped[:MAX_SKIPPED]) if isinstance(skipped, list) else ():
         what = f"{scalar(item.get('path'))}  {scalar(item.get('reason'))}" if isinstance(item, dict) else scalar(item)

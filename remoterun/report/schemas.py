@@ -169,7 +169,11 @@ def _outcome() -> dict[str, Json]:
                 "description": "Seconds: queued, connect, enter, upload, run, total; only what took place.",
                 "additionalProperties": {"type": ["number", "string"]},
             },
-            "connections": _integer("SSH connections that were used.", minimum=0),
+            "connections": _integer("Connections that it took.", minimum=0),
+            "resumable": {
+                "type": ["boolean", "null"],
+                "description": "Whether a lost connection could have been taken up again; null where nothing started.",
+            },
             "records": _array("What the payload emitted, in its order; kept as far as it arrived.", _record()),
             "findings": _array("What is wrong, in the payload's order.", {"$ref": "#/$defs/finding"}),
             "exit_status": _nullable("integer", "The program's own, negative for a signal; null when unknown."),

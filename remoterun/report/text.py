@@ -34,6 +34,7 @@ STATUS_STYLE: Final[dict[Status, Style]] = {
     Status.LOST: "odd",
     Status.CANCELLED: "dim",
     Status.NOT_STARTED: "dim",
+    Status.RUNNING: "hint",
 }
 
 MAX_LINE: Final = 4000

@@ -24,10 +24,13 @@ from remoterun.model import (
 )
 from remoterun.remote import wire
 from remoterun.runner.request import streams
+from remoterun.secrets import NO_SECRETS
 from remoterun.transports.session import Capture
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from remoterun.secrets import Redactor
 
 MAX_RECORDS: Final = 100_000
 MAX_BYTES: Final = 64 << 20
@@ -36,9 +39,18 @@ MAX_CONTAINERS: Final = 1_000_000
 _MAX_CONTAINERS_ASIDE: Final = 10_000
 _MAX_DEPTH: Final = 64
 _MAX_LOG: Final = 1000
+# What these hold is counted and compared here, and shown nowhere.
+_NUMBERS: Final = frozenset({wire.RESULT, wire.HEARTBEAT})
 _VERDICT_RANK: Final = {"suspect": 1, "unsupported": 1, "bad": 2}
 # What a target may name as its problem; anything else it says is taken as damage.
-_TARGET_CODES: Final = frozenset({"python_too_old", "upload_damaged", "no_space", "start_failed", "payload_killed"})
+_TARGET_CODES: Final = frozenset(
+    {
+        *("python_too_old", "upload_damaged", "no_space", "start_failed", "payload_killed"),
+        *("lease_expired", "taken_over", "output_forgotten"),
+    }
+)
+# Another connection of ours has come first: it is to be asked for.
+_RUNS_ALREADY: Final = "runs_already"
 
 
 class Collector:
@@ -49,13 +61,15 @@ class Collector:
     agree with what arrived.
     """
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: Job, redactor: Redactor = NO_SECRETS.redactor) -> None:
         half = (4 << 20) if streams(job) else (512 << 10)
         self._job = job
         self._streams = streams(job)
         self._hash = hashlib.sha256()
         self._count = 0
         self._bytes = self._containers = 0
+        self._redactor = redactor
+        self._clean_out, self._clean_err = redactor.stream(), redactor.stream()
         self._stdout, self._stderr = Capture(head=half, tail=half), Capture(head=half, tail=half)
         self._error: Mapping[str, Json] | None = None
         self.facts: dict[str, Json] = {}
@@ -64,6 +78,7 @@ class Collector:
         self.log: list[str] = []
         self.result: Mapping[str, Json] | None = None
         self.state: Mapping[str, Json] = {}
+        self.resumable: bool | None = None
 
     def handle(self, kind: int, body: bytes) -> Event | None:
         """Take one whole message.
@@ -78,6 +93,8 @@ class Collector:
         elif _containers(body) > _MAX_CONTAINERS_ASIDE:
             raise self._bad(kind, f"holds more than {_MAX_CONTAINERS_ASIDE} lists and objects")
         value = self._object(kind, body)
+        if self._redactor and kind not in _NUMBERS:
+            value = {self._redactor.text(key): self._redactor.json(item) for key, item in value.items()}
         handler = _HANDLERS.get(kind)
         return handler(self, value) if handler else None
 
@@ -112,11 +129,22 @@ class Collector:
 
     def _output(self, kind: int, body: bytes) -> Event | None:
         out = kind in (wire.STDOUT, wire.STDOUT_TAIL)
-        (self._stdout if out else self._stderr).add(body)
-        if not self._streams:
+        clean = self._clean_out if out else self._clean_err
+        tail = kind in (wire.STDOUT_TAIL, wire.STDERR_TAIL)
+        return self._said(clean.finish_after_gap(body) if tail else clean.feed(body), out=out)
+
+    def _said(self, data: bytes, *, out: bool) -> Event | None:
+        """Keep output without secrets, and pass it on if it is to be seen at once."""
+        (self._stdout if out else self._stderr).add(data)
+        if not self._streams or not data:
             return None
         target, step = self._job.target.id, self._job.step
-        return OutputArrived(target=target, step=step, stream="stdout" if out else "stderr", data=body)
+        return OutputArrived(target=target, step=step, stream="stdout" if out else "stderr", data=data)
+
+    def rest(self) -> list[Event]:
+        """Return what is left of the output at its end: what might have been the beginning of a secret."""
+        events = [self._said(self._clean_out.finish(), out=True), self._said(self._clean_err.finish(), out=False)]
+        return [event for event in events if event is not None]
 
     def _hello(self, value: dict[str, Json]) -> None:
         self.facts = {str(key)[:64]: _short(item) for key, item in list(value.items())[:32]}
@@ -125,7 +153,17 @@ class Collector:
         code, message = value.get("code"), str(value.get("message", ""))[:4000]
         if isinstance(code, str) and code in _TARGET_CODES:
             raise TargetError(code, message)
+        if code == _RUNS_ALREADY:
+            raise TargetError("connection_lost", message)
         raise TargetError("result_damaged", f"the target named a problem that does not exist: {code!r}"[:4000])
+
+    def _started(self, value: dict[str, Json]) -> None:
+        self.resumable = value.get("resumable") is True
+
+    def announced(self, body: bytes) -> int:
+        """Return how many messages a target says there are for whoever takes up its run."""
+        count = _number(self._object(wire.ATTACHED, body).get("count"))
+        return int(count or 0)
 
     def _record(self, value: dict[str, Json]) -> Event:
         self.records.append(value)
@@ -195,12 +233,12 @@ class Collector:
     @property
     def stdout(self) -> Captured:
         """Return what was kept of the program's standard output."""
-        return self._stdout.snapshot(self._integer("stdout_total"))
+        return self._stdout.snapshot((self._integer("stdout_total") or 0) + self._clean_out.growth)
 
     @property
     def stderr(self) -> Captured:
         """Return what was kept of the program's standard error."""
-        return self._stderr.snapshot(self._integer("stderr_total"))
+        return self._stderr.snapshot((self._integer("stderr_total") or 0) + self._clean_err.growth)
 
     def _integer(self, name: str) -> int | None:
         value = (self.result or {}).get(name)
@@ -295,6 +333,7 @@ class Collector:
 _HANDLERS: Final = {
     wire.HELLO: Collector._hello,
     wire.PROBLEM: Collector._problem,
+    wire.STARTED: Collector._started,
     wire.RECORD: Collector._record,
     wire.FINDING: Collector._finding,
     wire.PROGRESS: Collector._progress,

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
+from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from remoterun import hops
 from remoterun.errors import TargetError
 from remoterun.events import Event, TargetMoved
-from remoterun.model import CacheWork, Captured, Job, Phase, format_duration
+from remoterun.model import CacheWork, Captured, Job, Manner, Phase, format_duration
 from remoterun.remote import wire
 from remoterun.remote.stage0 import FOUND
-from remoterun.runner.collect import Collector
 from remoterun.runner.request import beat_s
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
+    from remoterun.runner.dialogue import Dialogue
     from remoterun.runner.request import Request
     from remoterun.transports import Session
 
@@ -27,11 +28,16 @@ _MAX_MESSAGE: Final = 17 << 20
 # How long a target may take to confirm that everything is dead: TERM, grace, KILL, sweep, and the way back.
 CONFIRM_S: Final = 15.0
 _SIGNS_OF_LIFE: Final = frozenset({wire.HEARTBEAT, wire.HELLO, wire.NEED})
+# What the target neither numbers nor keeps.
+_TRANSIENT: Final = frozenset({wire.HEARTBEAT, wire.PROGRESS})
+# So much may arrive before it is acknowledged; what is left is with the next sign of life.
+_ACKNOWLEDGE_BYTES: Final = 256 * 1024
+_GOODBYE_S: Final = 0.5
 # What a target may say before the payload's process is there; a result that is simply claimed is none.
 _EXPECTED: Final = MappingProxyType(
     {
         Phase.ENTER: frozenset({wire.HELLO, wire.PROBLEM}),
-        Phase.UPLOAD: frozenset({wire.NEED, wire.PROBLEM, wire.STARTED, wire.HEARTBEAT}),
+        Phase.UPLOAD: frozenset({wire.NEED, wire.PROBLEM, wire.STARTED, wire.ATTACHED, wire.HEARTBEAT}),
     }
 )
 # The target enforces `run` and `stall` itself; if it does not, this much later the controller does.
@@ -39,10 +45,19 @@ _BACKSTOP_S: Final = 30.0
 
 
 class Conversation:
-    """Drive one session. `collector` holds what has arrived, also after a failure."""
+    """Drive one session of a dialogue, which holds what has arrived, also after a failure.
+
+    `left` tells that it ended because the run is to go on without us.
+    """
 
     def __init__(
-        self, job: Job, request: Request, session: Session, tell: Callable[[Event], None], deadline: float | None
+        self,
+        job: Job,
+        request: Request,
+        session: Session,
+        tell: Callable[[Event], None],
+        deadline: float | None,
+        dialogue: Dialogue,
     ) -> None:
         self._job = job
         self._request = request
@@ -63,7 +78,10 @@ class Conversation:
         self._held_s = 0.0
         self._waiting_for = "enter"
         self._code_sent = False
-        self.collector = Collector(job)
+        self.dialogue = dialogue
+        self._unacknowledged = 0
+        self._collect_to = 0
+        self.left = False
         self.target = job.target.id
         self.phase = Phase.ENTER
         self.marks: dict[str, float] = {"enter": self._entered_at}
@@ -87,16 +105,45 @@ class Conversation:
         self._do(self._write(self._request.opening))
         try:
             await self._listen_within("enter", self._job.limits.enter)
+            await self._say_goodbye()
         except ConnectionLost as error:
             raise self._broken(str(error)) from error
         except TargetError as error:
+            await self._say_goodbye(lost=error.code == "connection_lost")
             if self._overruled is not None:
                 raise self._overruled from error
             raise
+        except BaseException:  # it goes on; but nobody will come back to the target
+            await self._say_goodbye()
+            raise
         finally:
             await self._stop_tasks()
-        if self._overruled is not None:
+        if self._overruled is not None and not self._came_too_late():
             raise self._overruled
+
+    def _came_too_late(self) -> bool:
+        """Tell whether what was to be cancelled had ended by itself before it was asked for."""
+        result = self.dialogue.collector.result
+        return self.dialogue.manner is Manner.CANCEL and result is not None and result.get("cause") is None
+
+    @property
+    def leaves_alone(self) -> bool:
+        """Tell whether an end of this conversation is none of what it is about."""
+        return self.dialogue.manner is Manner.COLLECT
+
+    async def _say_goodbye(self, *, lost: bool = False) -> None:
+        """Say that everything has arrived, or that nobody will come back: the target need not wait for its lease."""
+        from remoterun.transports import SessionEnded
+
+        if self.dialogue.collector.result is not None:
+            last = self._acknowledgement
+        elif lost or self.left or self.leaves_alone or self._overruled is not None or self.phase is Phase.ENTER:
+            return
+        else:
+            last = partial(self._request.frame, wire.CANCEL)
+        with suppress(TimeoutError, SessionEnded):
+            async with asyncio.timeout(_GOODBYE_S), self._writes:
+                await self._session.write(last())
 
     def cancel(self, error: TargetError) -> None:
         """End the run on the target and wait for its confirmation; `error` becomes the outcome's, whatever arrives."""
@@ -136,7 +183,7 @@ class Conversation:
             self._timer = None  # whoever cancels from here on comes too late
 
     async def _listen(self) -> None:
-        while self.collector.result is None:
+        while self.dialogue.collector.result is None and not self.left:
             if not self._flows.is_set():
                 await self._held()
             data = await self._session.read()
@@ -148,6 +195,7 @@ class Conversation:
                 self._take(frame)
             if frames:
                 # Noise is no sign of life: a job in the background may print for ever.
+                self.dialogue.heard = self._loop.time()
                 self._restart_wait()
 
     async def _held(self) -> None:
@@ -159,19 +207,11 @@ class Conversation:
         self._restart_wait()
 
     def _take(self, frame: wire.Frame) -> None:
-        if frame.stream not in (wire.LEG_STREAM, wire.SUPERVISOR_STREAM):
-            # Each stream may hold the beginning of a message.
-            raise TargetError("result_damaged", f"a frame came on the stream {frame.stream}, which nobody has")
-        if frame.kind not in _EXPECTED.get(self.phase, {frame.kind}) and not self._is_cache_result(frame):
-            raise TargetError("result_damaged", f"a message of the kind {frame.kind} came before anything was started")
-        try:
-            body = self._assembler.add(frame)
-        except wire.WireError as error:
-            raise TargetError("result_damaged", str(error)) from error
+        body = self._message(frame)
         if body is None:
             return
         try:
-            event = self.collector.handle(frame.kind, body)
+            event = self.dialogue.collector.handle(frame.kind, body)
         except TargetError as error:
             if error.code == "start_failed":
                 self.phase = Phase.RUN
@@ -183,24 +223,63 @@ class Conversation:
             self._tell(event)
         if frame.kind not in _SIGNS_OF_LIFE:
             self._moved_at = self._loop.time()
-        self._advance(frame.kind)
+        if frame.stream == wire.SUPERVISOR_STREAM and frame.kind not in _TRANSIENT:
+            self._count(len(body))
+        self._advance(frame.kind, body)
+
+    def _count(self, size: int) -> None:
+        """Count a message that was passed on, and acknowledge it before long."""
+        self.dialogue.number += 1
+        self._unacknowledged += size
+        if self._unacknowledged >= _ACKNOWLEDGE_BYTES and not self.leaves_alone:
+            self._unacknowledged = 0
+            self._do(self._write(self._acknowledgement))
+
+    def _acknowledgement(self) -> bytes:
+        return self._request.acknowledgement(self.dialogue.number)
+
+    def _message(self, frame: wire.Frame) -> bytes | None:
+        """Return the message that a frame completes, None while there is more to come."""
+        if frame.stream not in (wire.LEG_STREAM, wire.SUPERVISOR_STREAM):
+            # Each stream may hold the beginning of a message.
+            raise TargetError("result_damaged", f"a frame came on the stream {frame.stream}, which nobody has")
+        if frame.kind not in _EXPECTED.get(self.phase, {frame.kind}) and not self._is_cache_result(frame):
+            raise TargetError("result_damaged", f"a message of the kind {frame.kind} came before anything was started")
+        try:
+            return self._assembler.add(frame)
+        except wire.WireError as error:
+            raise TargetError("result_damaged", str(error)) from error
 
     def _is_cache_result(self, frame: wire.Frame) -> bool:
         """Tell whether this is the result of emptying the cache, for which nothing is started."""
         return frame.kind == wire.RESULT and self.phase is Phase.UPLOAD and isinstance(self._job.work, CacheWork)
 
-    def _advance(self, kind: int) -> None:
+    def _advance(self, kind: int, body: bytes) -> None:
         if kind == wire.HELLO and self.phase is Phase.ENTER:
             self._session.entered()
             self._move(Phase.UPLOAD, "upload", self._job.limits.upload)
         elif kind == wire.NEED and self.phase is Phase.UPLOAD and not self._code_sent:
             self._code_sent = True
             self._do(self._write(self._request.code))
-        elif kind == wire.STARTED and self.phase is Phase.UPLOAD:
-            self._move(Phase.RUN, "idle", self._job.limits.idle)
-            self._do(self._ping())
+        elif kind in (wire.STARTED, wire.ATTACHED) and self.phase is Phase.UPLOAD:
+            self._begin(body)
         elif kind == wire.RESULT:
             self.marks["collect"] = self._loop.time()
+        if self.leaves_alone and self.phase is Phase.RUN:
+            self.left = self.dialogue.number >= self._collect_to
+
+    def _begin(self, body: bytes) -> None:
+        """Follow what has begun, or do whatever else there is to do with it."""
+        dialogue = self.dialogue
+        if not dialogue.started:
+            dialogue.started, dialogue.begun = True, self._loop.time()
+        self._collect_to = self.dialogue.collector.announced(body)
+        self._move(Phase.RUN, "idle", self._job.limits.idle)
+        self._do(self._ping())
+        if dialogue.manner is Manner.LEAVE:
+            self.left = True
+        elif dialogue.manner is Manner.CANCEL:
+            self.cancel(TargetError("cancelled", "the run was cancelled"))
 
     def _move(self, phase: Phase, limit: str, seconds: float | None) -> None:
         self.phase = phase
@@ -219,7 +298,7 @@ class Conversation:
             if self._deadline is not None:
                 due.append((self._deadline, "total"))
             if limit == "idle" and self._job.limits.run is not None:
-                due.append((self.marks["run"] + self._held_s + self._job.limits.run + _BACKSTOP_S, "run"))
+                due.append((self.dialogue.begun + self._held_s + self._job.limits.run + _BACKSTOP_S, "run"))
             if limit == "idle" and self._job.limits.stall is not None:
                 due.append((self._moved_at + self._job.limits.stall + _BACKSTOP_S, "stall"))
         when, self._waiting_for = min(due) if due else (None, limit)
@@ -290,7 +369,11 @@ class Conversation:
     async def _ping(self) -> None:
         while True:
             await asyncio.sleep(beat_s(self._job))
-            await self._write(lambda: self._request.frame(wire.PING))
+            if self._unacknowledged and not self.leaves_alone:
+                self._unacknowledged = 0
+                await self._write(self._acknowledgement)
+            else:
+                await self._write(lambda: self._request.frame(wire.PING))
 
     async def _stop_tasks(self) -> None:
         for task in self._tasks:

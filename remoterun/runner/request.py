@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import marshal
+import struct
 import zlib
 from dataclasses import dataclass, field
 from os import urandom
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from remoterun.model import CacheWork, ExecWork, Job, Pack, PayloadWork, ScriptWork
 from remoterun.remote.bundle import program
 from remoterun.remote.stage0 import code_key, opening
-from remoterun.remote.wire import PACK, REQUEST, Encoder
+from remoterun.remote.wire import ACK, PACK, REQUEST, Encoder
 from remoterun.store import key_for
 
 if TYPE_CHECKING:
@@ -26,7 +27,26 @@ GRACE_S: Final = 5.0
 _SILENCE_S: Final = 45.0
 _BEAT_S: Final = 5.0
 _KEEP_PAYLOAD: Final = (512 * 1024, 512 * 1024)
+_KEEP_ALONE: Final = (4 << 20, 4 << 20)
+# Bytes of messages that wait on the target to be acknowledged before the payload has to, and bytes that it keeps at
+# all. A run that goes on without us has room for everything that an outcome may hold.
+_SPOOL: Final = (4 << 20, 16 << 20)
+_SPOOL_ALONE: Final = (96 << 20, 96 << 20)
 _CONTROLLER_STREAM: Final = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attach:
+    """Say by which connection a run is talked with, and what is wanted of it.
+
+    `generation` counts the connections of one controller; `number` is that of the next message; `only`: nothing is to
+    be started where the run does not go on any more.
+    """
+
+    controller: bytes
+    generation: int = 0
+    number: int = 0
+    only: bool = False
 
 
 @dataclass(slots=True)
@@ -43,13 +63,26 @@ class Packed:
 
 
 class Request:
-    """Hold what is sent for one job: the opening at once, the code when the target asks for it.
+    """Hold what is sent for one job over one connection: the opening at once, the code when the target asks for it.
+
+    `alone`: the run is to go on without us, so that the target keeps what it would else only pass on.
 
     Marshal (format 2, the same in every Python 3) carries the request: it is C code without an import on the target,
     holds bytes as they are, and only ever travels towards the target, which trusts its controller.
     """
 
-    def __init__(self, job: Job, key: str, packed: Packed, *, use_cache: bool) -> None:
+    def __init__(
+        self,
+        job: Job,
+        key: str,
+        packed: Packed,
+        *,
+        use_cache: bool,
+        attach: Attach | None = None,
+        alone: bool = False,
+    ) -> None:
+        self._attach = attach or Attach(controller=urandom(8))
+        self._alone = alone
         self.nonce = urandom(8)
         self._encoder = Encoder(self.nonce, _CONTROLLER_STREAM)
         self._job = job
@@ -64,7 +97,7 @@ class Request:
         key = code_key(self._secret(), program()) if self._use_cache else b""
         parts = [opening(self._job.target.interpreter, program(), key, header)]
         parts += self._encoder.frames(REQUEST, marshal.dumps(self._body(), 2))
-        if self._code and self._inline:
+        if self._code and self._inline and not self._attach.only:
             parts += self._encoder.frames(PACK, self._code)
         return b"".join(parts)
 
@@ -83,6 +116,10 @@ class Request:
         """Return a frame without a body: a ping or a cancellation."""
         return b"".join(self._encoder.frames(kind))
 
+    def acknowledgement(self, number: int) -> bytes:
+        """Return the frame which says that all messages before a number have arrived."""
+        return b"".join(self._encoder.frames(ACK, struct.pack(">Q", number)))
+
     def _body(self) -> dict[str, object]:
         job = self._job
         limits = {
@@ -92,22 +129,36 @@ class Request:
             "beat": beat_s(job),
             "grace": GRACE_S,
         }
-        body: dict[str, object] = {"limits": limits, "env": _environment(job.env), "pack": None, "program": None}
+        attach = self._attach
+        body: dict[str, object] = {
+            "limits": limits,
+            "env": _environment(job.env),
+            "pack": None,
+            "program": None,
+            "lease": job.limits.lease,
+            "spool": _SPOOL_ALONE if self._alone else _SPOOL,
+            "attach": (attach.controller, attach.generation, attach.number, attach.only),
+        }
         return body | self._work()
+
+    @property
+    def _keep(self) -> tuple[int | None, int]:
+        """Return how much of a program's output passes at once, and how much is kept of its end."""
+        return _KEEP_ALONE if self._alone else (None, 0)
 
     def _work(self) -> dict[str, object]:
         work = self._job.work
         if isinstance(work, CacheWork):
             return {"mode": "gc"}
         if isinstance(work, ExecWork):
-            return {"mode": "exec", "argv": list(work.argv), "keep": (None, 0)}
+            return {"mode": "exec", "argv": list(work.argv), "keep": self._keep}
         if isinstance(work, ScriptWork):
             return {
                 "mode": "script",
                 "name": work.name,
                 "source": work.source,
                 "args": list(work.args),
-                "keep": (None, 0),
+                "keep": self._keep,
             }
         pack = work.pack
         return {
@@ -135,8 +186,9 @@ def _environment(env: Mapping[str, str]) -> dict[bytes, bytes]:
 
 
 def beat_s(job: Job) -> float:
-    """Return how often controller and target give a sign of life: several times within the limit `idle`."""
-    return _BEAT_S if job.limits.idle is None else min(_BEAT_S, job.limits.idle / 3)
+    """Return how often controller and target give a sign of life: several times within the limits on silence."""
+    limits = (job.limits.idle, job.limits.lease)
+    return min([_BEAT_S, *(limit / 3 for limit in limits if limit is not None)])
 
 
 def streams(job: Job) -> bool:

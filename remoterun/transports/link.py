@@ -97,6 +97,7 @@ class Link:
 
     def __init__(self, sessions: int) -> None:
         self._failure: TargetError | None = None
+        self._was_up = False
         self._sessions = sessions
         self._carriers: list[Carrier] = []
         self._login: _Login | None = None
@@ -119,6 +120,15 @@ class Link:
         failure = self._failure
         if failure is not None and not (failure.limit is not None and budget.exceeds(failure.limit[1])):
             raise failure
+
+    def retry(self) -> None:
+        """Forget that a login failed: there is more to try it with."""
+        self._failure = None
+
+    def forgive(self) -> None:
+        """Forget that a login failed, if an earlier one did not: it may be tried again."""
+        if self._was_up:
+            self._failure = None
 
     async def up(self, opener: Opener, budget: Budget, on_phase: OnPhase) -> None:
         """Get a live connection: start a login, or wait for the one under way.
@@ -165,6 +175,7 @@ class Link:
         try:
             connection = await self._opener(login.stage, login.begin)
             self._carriers.append(Carrier(connection))
+            self._was_up = True
         except TargetError as error:
             self._failure = error
             raise

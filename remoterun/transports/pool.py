@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
     from types import TracebackType
 
+    from remoterun.transports.keyring import Ask, Keyring
     from remoterun.transports.link import Stage
     from remoterun.transports.route import Route
     from remoterun.transports.session import OnPhase, Session
@@ -36,7 +37,7 @@ _T = TypeVar("_T")
 
 # A hop that has not answered after this long is not starting Perl any more but hangs, in a frozen guest mostly.
 _ENTER_SLOT_S: Final = 5.0
-_MAX_JUMPS: Final = 8
+MAX_JUMPS: Final = 8
 
 
 class Pool:
@@ -44,10 +45,13 @@ class Pool:
 
     Args:
         keepalive_s: after this silence a connection is asked for a sign of life; after three in vain it is given up.
+        ask: asks a person for passphrases and passwords; without it, nobody is asked.
     """
 
-    def __init__(self, *, keepalive_s: float = 15.0) -> None:
+    def __init__(self, *, keepalive_s: float = 10.0, ask: Ask | None = None) -> None:
         self._keepalive_s = keepalive_s
+        self._ask = ask
+        self._keys: Keyring | None = None
         self._links: dict[Host, Link] = {}
         self._gates: dict[object, asyncio.Semaphore] = {}
         self._readings: dict[object, asyncio.Task[object]] = {}
@@ -71,6 +75,7 @@ class Pool:
         connect_s: float | None,
         enter_s: float | None,
         on_phase: OnPhase,
+        again: bool = False,
     ) -> AsyncIterator[Session]:
         """Run a program on a host and hold the session to it. Waiting for slots burns no limit.
 
@@ -80,6 +85,7 @@ class Pool:
             connect_s: the limit `connect`, from resolving to authentication, jump hosts included.
             enter_s: the limit `enter`, here for opening the session.
             on_phase: told of connecting, of waiting for a slot, and of the moment at which the program is asked for.
+            again: the host was reached before, so that a failure of its login is no last word.
 
         Raises:
             TargetError: the host could not be reached, or opened no session.
@@ -94,6 +100,8 @@ class Pool:
                 enter.begin()
                 session = await LocalSession.start(argv, entered=enter.give)
             else:
+                if again:
+                    self._forgive()
                 try:
                     session, give = await self._open(host, argv, connect_s, enter_s, enter, on_phase)
                 except TargetError as error:
@@ -151,6 +159,11 @@ class Pool:
 
     # --- connections ---
 
+    def _forgive(self) -> None:
+        """Let every login be tried again: the one that failed may be that of a jump host."""
+        for link in self._links.values():
+            link.forgive()
+
     async def _up(self, host: Host, budget: Budget, on_phase: OnPhase, jumps: int = 0) -> Link:
         """Return the link of a host with a live connection, its jump hosts connected before it."""
         place = _place(host)
@@ -159,9 +172,10 @@ class Pool:
             link = self._links[place] = Link(host.concurrency.sessions)
         if link.connection is not None:
             return link
-        link.raise_failure(budget)
-        if jumps > _MAX_JUMPS:
-            raise TargetError("connect_failed", f"more than {_MAX_JUMPS} jump hosts: do they lead in a circle?")
+        if self._ask is None:
+            link.raise_failure(budget)
+        if jumps > MAX_JUMPS:
+            raise TargetError("connect_failed", f"more than {MAX_JUMPS} jump hosts: do they lead in a circle?")
         route = await self._route(host, budget)
         via: Link | None = None
         if route.via is not None:
@@ -170,8 +184,25 @@ class Pool:
             except TargetError as error:
                 raise _labelled(error, f"its jump host {route.via.key}") from error
         link.gate = self._gate(("login", route.address, route.port, route.via), host.concurrency.logins)
-        await link.up(partial(self._log_in, route, link.gate, via), budget, on_phase)
+        await self._connected(link, route, via, budget, on_phase)
         return link
+
+    async def _connected(self, link: Link, route: Route, via: Link | None, budget: Budget, on_phase: OnPhase) -> None:
+        """Log in at one host, with all that a person can be asked for."""
+        opener = partial(self._log_in, route, link.gate, via)
+        while self._ask is not None:
+            seen = self._keyring.state(route)
+            try:
+                await link.up(opener, budget, on_phase)
+            except TargetError as error:
+                # Whoever is asked takes the time that it takes: no limit goes on.
+                on_phase(Phase.CONNECT, waiting=True)
+                if not await self._keyring.more(route, error, seen):
+                    raise
+                link.retry()
+            else:
+                return
+        await link.up(opener, budget, on_phase)
 
     async def _log_in(
         self, route: Route, gate: asyncio.Semaphore, via: Link | None, stage: Stage, begin: Callable[[], None]
@@ -191,10 +222,40 @@ class Pool:
             onward = via.connection if via is not None else None
             if via is not None and onward is None:
                 raise TargetError("connect_failed", "the connection to its jump host was lost")
-            return await login(route, known, onward, stage, keepalive_s=self._keepalive_s)
+            return await login(route, known, onward, stage, self._keyring, keepalive_s=self._keepalive_s)
+
+    @property
+    def _keyring(self) -> Keyring:
+        from remoterun.transports.keyring import Keyring
+
+        if self._keys is None:
+            self._keys = Keyring(self._ask)
+        return self._keys
+
+    async def route(self, host: Host, connect_s: float | None) -> Route:
+        """Return what ssh_config and the inventory say about a host.
+
+        Raises:
+            TargetError: what they say cannot be used.
+        """
+        return await self._route(host, Budget(connect_s))
+
+    async def connection(self, host: Host, connect_s: float | None) -> Connection:
+        """Return a live connection to a jump host.
+
+        Raises:
+            TargetError: it could not be reached.
+        """
+        try:
+            link = await self._up(host, Budget(connect_s), _unseen)
+        except TargetError as error:
+            raise _labelled(error, f"its jump host {host.key}") from error
+        if link.connection is None:
+            raise TargetError("connect_failed", "the connection to its jump host was lost")
+        return link.connection
 
     async def _route(self, host: Host, budget: Budget) -> Route:
-        _import_asyncssh()
+        import_asyncssh()
         from remoterun.transports.route import resolve
 
         since = asyncio.get_running_loop().time()
@@ -250,6 +311,10 @@ class _EnterSlot:
             self._gate.release()
 
 
+def _unseen(phase: Phase, waiting: bool) -> None:  # noqa: FBT001 - the callback of a phase
+    """Take no note."""
+
+
 def _place(host: Host) -> Host:
     """Reduce a host to what makes it another connection: two names for one place share it."""
     return replace(host, key="", become=None, concurrency=Concurrency())
@@ -265,7 +330,7 @@ def _open_timeout(enter_s: float) -> TargetError:
     return TargetError("enter_timeout", text, limit=("enter", enter_s, "limits.enter"))
 
 
-def _import_asyncssh() -> None:
+def import_asyncssh() -> None:
     """Import asyncssh without its search for liboqs by way of ldconfig, gcc and ld, a sixth of its import time.
 
     A library that the dynamic linker's cache does not name is one that ldconfig will not find. Where there is no such

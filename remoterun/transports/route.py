@@ -112,7 +112,9 @@ def _jumps(host: Host, configured: str | None) -> tuple[Host, ...]:
     """Return the hosts to tunnel through, the nearest to us first; those of ssh_config read their own blocks there."""
     if host.jump is not None or not configured:
         return host.jump or ()
-    return tuple(_jump(word.strip(), host.ssh_config) for word in configured.split(","))
+    # Nothing else says of them what may be done with a new key.
+    hops = (_jump(word.strip(), host.ssh_config) for word in configured.split(","))
+    return tuple(replace(hop, accept_new=host.accept_new) for hop in hops)
 
 
 def _jump(word: str, ssh_config: str | None) -> Host:

@@ -23,11 +23,14 @@ from asyncssh.constants import OPEN_ADMINISTRATIVELY_PROHIBITED, OPEN_REQUEST_SE
 from remoterun.errors import TargetError
 from remoterun.transports.dial import ProxyCommand, dial, lookup
 from remoterun.transports.hostkeys import Judge
+from remoterun.transports.keyring import RefusedError, is_locked, key_files
 from remoterun.transports.session import ConnectionLost, Duplex, Exit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from remoterun.transports.hostkeys import Survey
+    from remoterun.transports.keyring import Keyring
     from remoterun.transports.link import Stage
     from remoterun.transports.route import Route
 
@@ -91,8 +94,10 @@ class _Dropped(Exception):  # noqa: N818 - retried
 class _Client(asyncssh.SSHClient):
     """Follow one login, and put its host key before the judge."""
 
-    def __init__(self, judge: Judge, stage: Stage, where: str) -> None:
+    def __init__(self, judge: Judge, stage: Stage, where: str, password: str | None = None) -> None:
         self._judge, self._stage, self._where = judge, stage, where
+        self._password = password
+        self.takes_password = False
         self._connection: asyncssh.SSHClientConnection | None = None
         self.authenticating = False
 
@@ -109,26 +114,54 @@ class _Client(asyncssh.SSHClient):
         return self._judge.offer(key)
 
     def validate_host_ca_key(self, host: str, addr: str, port: int, key: asyncssh.SSHKey) -> bool:
-        return self._judge.offer_authority()
+        return self._judge.offer_authority(key)
 
     def begin_auth(self, username: str) -> None:
+        self._judge.settle()
         self.authenticating = True
         self._stage.text = f"waiting for {self._where} to let {username} in"
 
+    def password_auth_requested(self) -> str | None:
+        self.takes_password = True
+        password, self._password = self._password, None
+        return password
+
+    def kbdint_auth_requested(self) -> str | None:
+        self.takes_password = True
+        return None if self._password is None else ""
+
+    def kbdint_challenge_received(
+        self, name: str, instructions: str, lang: str, prompts: Sequence[tuple[str, bool]]
+    ) -> list[str] | None:
+        """Answer a question for the password, and no other: which is how many servers ask for it."""
+        if not prompts:
+            return []
+        [(question, shown), *more] = prompts
+        if more or shown or "assword" not in question or self._password is None:
+            return None
+        password, self._password = self._password, None
+        return [password]
+
 
 async def login(
-    route: Route, known: asyncssh.SSHKnownHosts, via: Connection | None, stage: Stage, *, keepalive_s: float
+    route: Route,
+    known: asyncssh.SSHKnownHosts,
+    via: Connection | None,
+    stage: Stage,
+    keyring: Keyring,
+    *,
+    keepalive_s: float,
 ) -> Connection:
     """Log in at one host, through a connection to its jump host if it has one. Has no limit of its own.
 
     Raises:
         TargetError: with a code of the group connect.
     """
-    judge = Judge(route.host, known)
+    judge = Judge(route.host, known, route.known_hosts)
     drops = 0
     while True:
         try:
-            connection = await _attempt(route, judge, via, stage)
+            connection = await _attempt(route, judge, via, stage, keyring)
         except _Dropped as error:
             drops += 1
             if drops >= _DROPS:
@@ -144,12 +177,12 @@ async def login(
             return connection
 
 
-async def _attempt(route: Route, judge: Judge, via: Connection | None, stage: Stage) -> Connection:
+async def _attempt(route: Route, judge: Judge, via: Connection | None, stage: Stage, keyring: Keyring) -> Connection:
     """Try once, or as often as it takes to see every key that the host has."""
     while True:
-        client = _Client(judge, stage, route.where)
+        client = _Client(judge, stage, route.where, keyring.password(route))
         try:
-            return await _connect(route, judge, via, client, stage)
+            return await _connect(route, judge, via, client, stage, keyring.keys(route))
         except asyncssh.HostKeyNotVerifiable as error:
             if not judge.may_ask_again():
                 raise judge.verdict(str(error)) from error
@@ -165,11 +198,45 @@ async def _attempt(route: Route, judge: Judge, via: Connection | None, stage: St
                 raise _explain(error, route, client, stage) from error
 
 
+async def look(route: Route, judge: Survey, via: Connection | None, stage: Stage) -> None:
+    """See every key that a host has, one connection after the other. Has no limit of its own.
+
+    Raises:
+        TargetError: with a code of the group connect.
+    """
+    drops = 0
+    while True:
+        client = _Client(judge, stage, route.where)
+        try:
+            connection = await _connect(route, judge, via, client, stage)
+        except asyncssh.HostKeyNotVerifiable:
+            if not judge.may_ask_again():
+                return
+        except (OSError, asyncssh.Error, ValueError) as error:
+            if _hung_up(error) and not client.greeted and drops < _DROPS:
+                drops += 1
+                await asyncio.sleep(_BACKOFF_S * 2 ** (drops - 1) * random.uniform(0.5, 1.0))  # noqa: S311 - jitter
+            elif client.greeted and judge.offered:
+                return  # it has no further key: sshd hangs up during the key exchange
+            elif not client.greeted or not judge.may_ask_again():
+                raise _explain(error, route, client, stage) from error
+        else:
+            await connection.close()
+            return
+
+
 def _hung_up(error: Exception) -> bool:
     return isinstance(error, asyncssh.ConnectionLost | ConnectionResetError | BrokenPipeError)
 
 
-async def _connect(route: Route, judge: Judge, via: Connection | None, client: _Client, stage: Stage) -> Connection:
+async def _connect(
+    route: Route,
+    judge: Judge,
+    via: Connection | None,
+    client: _Client,
+    stage: Stage,
+    unlocked: Sequence[asyncssh.SSHKey] = (),
+) -> Connection:
     proxy: ProxyCommand | None = None
     sock: socket.socket | None = None
     try:
@@ -184,7 +251,11 @@ async def _connect(route: Route, judge: Judge, via: Connection | None, client: _
             stage.text = f"connecting to {route.where}"
             sock = await dial(addresses, bind=route.bind)
         tunnel = via.ssh if via is not None else None
-        ssh = await asyncssh.connect(tunnel=tunnel, sock=sock, client_factory=lambda: client, **_options(route, judge))
+        options = _options(route, judge)
+        if unlocked:
+            # Without them there was a login already: every other key has been refused.
+            options |= {"client_keys": [*unlocked], "agent_path": None}
+        ssh = await asyncssh.connect(tunnel=tunnel, sock=sock, client_factory=lambda: client, **options)
     except BaseException as error:
         if sock is not None:
             sock.close()
@@ -211,8 +282,6 @@ def _options(route: Route, judge: Judge) -> dict[str, object]:
         "encryption_algs": route.ciphers,
         "ignore_encrypted": True,
         "host_based_auth": False,
-        "password_auth": False,
-        "kbdint_auth": False,
         "x509_trusted_certs": None,
         "x509_trusted_cert_paths": [],
         "agent_forwarding": False,
@@ -241,7 +310,8 @@ def _explain(error: Exception, route: Route, client: _Client, stage: Stage) -> T
     if isinstance(error, socket.gaierror):
         return TargetError("dns_failed", f"the address {route.address} could not be resolved: {error.strerror}")
     if isinstance(error, asyncssh.PermissionDenied) or (client.authenticating and "authentication failures" in text):
-        return TargetError("auth_failed", f"{route.user} was not let in at {route.where}; {_tried(route)}")
+        message = f"{route.user} was not let in at {route.where}; {_tried(route)}"
+        return RefusedError(message, hint=_what_would_do(route, client), takes_password=client.takes_password)
     if isinstance(error, asyncssh.ChannelOpenError):
         return _explain_tunnel(error, route)
     if isinstance(error, ConnectionRefusedError):
@@ -266,12 +336,23 @@ def _explain_tunnel(error: asyncssh.ChannelOpenError, route: Route) -> TargetErr
     return TargetError(code, f"its jump host could not connect to {route.where}: {text}")
 
 
+def _what_would_do(route: Route, client: _Client) -> str | None:
+    """Say what to do where a passphrase or a password is missing; None for the usual hint."""
+    locked = [path for path in key_files(route) if is_locked(path)]
+    if locked:
+        words = " ".join(map(shlex.quote, locked))
+        return (
+            f"Load the key into ssh-agent (`ssh-add {words}`), or run on a terminal, where its passphrase is asked for."
+        )
+    if client.takes_password:
+        return "The host takes a password: run on a terminal, where it is asked for, or set up a key (`ssh-copy-id`)."
+    return None
+
+
 def _tried(route: Route) -> str:
     """Say which keys were there to offer."""
-    usual = sorted(str(path.with_suffix("")) for path in Path("~/.ssh").expanduser().glob("id_*.pub"))
-    files = usual if route.identity_files is None else route.identity_files
     words = ["the agent's keys"] if os.environ.get("SSH_AUTH_SOCK") and not route.host.identity_files else []
-    for path in files:
+    for path in key_files(route):
         try:
             asyncssh.read_private_key(path)
         except (OSError, ValueError) as error:

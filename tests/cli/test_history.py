@@ -113,7 +113,8 @@ def test_a_killed_run_has_kept_all_it_showed_and_is_taken_up(project: Project) -
     assert document["outcomes"][0] == one
     assert _numbers(document["outcomes"][1]) == [0, 1, 2, 3]
     assert (project.folder / "started-open").read_text() == "x"
-    assert (project.folder / "started-shut").read_text() == "xx"
+    # It was still at work there: taken up, not started again.
+    assert (project.folder / "started-shut").read_text() == "x"
 
     assert _history("show", "last", "--output", "json")[1] == document
     status, again, told = _history("resume", "last", "--output", "json")

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+import dataclasses
+import fcntl
 import re
 import shutil
 import subprocess
 from pathlib import Path
 
-from tests.conformance.logins import log_in, refused
+import pytest
+
+from remoterun.errors import TargetError
+from remoterun.transports import Pool
+from tests.conformance.logins import greet, log_in, refused
 from tests.conformance.servers import Keys, StartSshd
 
 
@@ -116,3 +123,133 @@ def test_a_host_certificate_of_a_known_authority_counts_and_one_of_an_unknown_do
     error = refused(server.host(known_hosts=()), "host_key_unknown")
     assert keys.fingerprint("host_ed25519") in error.message
     log_in(server.host(known_hosts=(), host_key=(keys.fingerprint("host_ed25519"),)))
+
+
+# --- accept-new -------------------------------------------------------------------------------------------------------
+
+
+def test_the_first_key_of_an_unknown_host_is_taken_and_kept(sshd: StartSshd, keys: Keys, tmp_path: Path) -> None:
+    server = sshd(host_keys=("host_ed25519", "host_rsa"))
+    file = tmp_path / "ssh" / "known_hosts"
+    host = server.host(known_hosts=(str(file), "/no/such/file"), accept_new=True)
+    log_in(host)
+    assert file.read_text() == f"[127.0.0.1]:{server.port} {keys.public('host_ed25519')}\n"
+    assert (file.stat().st_mode & 0o777, file.parent.stat().st_mode & 0o777) == (0o600, 0o700)
+    log_in(host)
+    log_in(server.host(known_hosts=(str(file),)))
+    assert file.read_text().count("\n") == 1
+    found = subprocess.run(
+        ["ssh-keygen", "-F", f"[127.0.0.1]:{server.port}", "-f", file], capture_output=True, text=True, check=True
+    )
+    assert keys.public("host_ed25519") in found.stdout
+
+
+def test_a_changed_key_fails_with_accept_new_as_well(sshd: StartSshd, keys: Keys) -> None:
+    server = sshd()
+    for name in ("other", "host_rsa"):
+        known = server.known_hosts(f"[127.0.0.1]:{server.port} {keys.public(name)}")
+        before = Path(known).read_text()
+        refused(server.host(known_hosts=(known,), accept_new=True), "host_key_changed")
+        assert Path(known).read_text() == before
+    line = f"[127.0.0.1]:{server.port} {keys.public('host_ed25519')}"
+    refused(server.host(known_hosts=(server.known_hosts(f"@revoked {line}"),), accept_new=True), "host_key_changed")
+    refused(server.host(host_key=(keys.fingerprint("other"),), accept_new=True), "host_key_changed")
+
+
+def test_a_key_that_changes_within_a_run_fails(sshd: StartSshd, keys: Keys, tmp_path: Path) -> None:
+    server = sshd()
+    file = tmp_path / "known_hosts"
+    host = server.host(known_hosts=(str(file),), accept_new=True)
+
+    async def main() -> None:
+        async with Pool() as pool:
+            await greet(pool, host)
+            # What this run has read is older than this.
+            file.write_text(f"[127.0.0.1]:{server.port} {keys.public('other')}\n")
+            with pytest.raises(TargetError) as caught:
+                await greet(pool, dataclasses.replace(host, user="nobody"))
+            assert caught.value.code == "host_key_changed"
+
+    asyncio.run(main())
+
+
+def test_a_hashed_file_stays_hashed_and_a_torn_line_is_ended(sshd: StartSshd, keys: Keys, tmp_path: Path) -> None:
+    server = sshd()
+    path = tmp_path / "known_hosts"
+    path.write_text(f"other.example {keys.public('other')}\n")
+    subprocess.run(["ssh-keygen", "-q", "-H", "-f", path], check=True, capture_output=True)
+    path.write_text(path.read_text().rstrip("\n"))
+    link = tmp_path / "link"
+    link.symlink_to(path)
+    log_in(server.host(known_hosts=(str(link),), accept_new=True))
+    lines = path.read_text().splitlines()
+    assert [line[:3] for line in lines] == ["|1|", "|1|"]
+    assert link.is_symlink()
+    log_in(server.host(known_hosts=(str(path),)))
+    found = subprocess.run(["ssh-keygen", "-F", f"[127.0.0.1]:{server.port}", "-f", path], check=False)
+    assert found.returncode == 0
+
+
+def test_a_new_key_that_cannot_be_kept_is_not_trusted(sshd: StartSshd, tmp_path: Path) -> None:
+    server = sshd()
+    (tmp_path / "file").write_text("")
+    error = refused(server.host(known_hosts=(str(tmp_path / "file" / "known"),), accept_new=True), "host_key_unknown")
+    assert "could not be written down" in error.message
+    error = refused(server.host(known_hosts=("none",), accept_new=True), "host_key_unknown")
+    assert "there is no known_hosts file to write to" in error.message
+    assert not Path("none").exists()
+
+
+def test_accept_new_takes_the_plain_key_behind_a_certificate(sshd: StartSshd, keys: Keys, tmp_path: Path) -> None:
+    public = shutil.copy(keys["host_ed25519.pub"], tmp_path / "cert.pub")
+    subprocess.run(["ssh-keygen", "-q", "-s", keys["ca"], "-I", "box", "-h", "-n", "127.0.0.1", public], check=True)
+    server = sshd(f"HostCertificate {tmp_path / 'cert-cert.pub'}")
+    file = tmp_path / "known"
+    log_in(server.host(known_hosts=(str(file),), accept_new=True))
+    assert keys.public("host_ed25519") in file.read_text()
+
+
+def test_accept_new_goes_for_each_hop_by_itself(sshd: StartSshd, tmp_path: Path) -> None:
+    gate, box = sshd(), sshd()
+    file = (str(tmp_path / "known"),)
+    strict = gate.host(key="gate", known_hosts=file)
+    error = refused(box.host(known_hosts=file, accept_new=True, jump=(strict,)), "host_key_unknown")
+    assert "jump host gate" in error.message
+    log_in(box.host(known_hosts=file, accept_new=True, jump=(dataclasses.replace(strict, accept_new=True),)))
+    assert len(Path(file[0]).read_text().splitlines()) == 2
+
+
+def test_a_jump_host_of_ssh_config_is_treated_like_the_host(sshd: StartSshd, tmp_path: Path) -> None:
+    gate, box = sshd(), sshd()
+    file, config = tmp_path / "known", tmp_path / "config"
+    config.write_text(
+        f"Host gate\n  Hostname 127.0.0.1\n  Port {gate.port}\n"
+        f"Host 127.0.0.1\n  ProxyJump gate\n"
+        f"Host *\n  UserKnownHostsFile {file}\n  IdentityFile {gate.keys['client']}\n"
+    )
+    host = box.host(known_hosts=(), jump=None, ssh_config=str(config), identity_files=())
+    refused(host, "host_key_unknown")
+    log_in(dataclasses.replace(host, accept_new=True))
+    assert len(file.read_text().splitlines()) == 2
+
+
+def test_two_that_write_at_once_write_once(sshd: StartSshd, tmp_path: Path) -> None:
+    server = sshd()
+    file = tmp_path / "known"
+    host = server.host(known_hosts=(str(file),), accept_new=True)
+
+    async def main() -> None:
+        async with Pool() as one, Pool() as two:
+            await asyncio.gather(greet(one, host), greet(two, host))
+
+    asyncio.run(main())
+    assert len(file.read_text().splitlines()) == 1
+
+
+def test_a_lock_that_is_held_for_ever_holds_up_nobody(sshd: StartSshd, tmp_path: Path) -> None:
+    file = tmp_path / "known"
+    file.touch()
+    with file.open() as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        log_in(sshd().host(known_hosts=(str(file),), accept_new=True))
+    assert len(file.read_text().splitlines()) == 1

@@ -317,9 +317,12 @@ def _kill(*pids: int) -> None:
 
 
 @oldest_and_newest
-def test_a_killed_leg_takes_everything_with_it(python: str) -> None:
+def test_without_a_lease_a_killed_leg_takes_everything_with_it(python: str) -> None:
     outcome = play(
-        payload(_STAYS), python, at_record=lambda record, control: _kill(_parent(int(str(record["supervisor"]))))
+        payload(_STAYS),
+        python,
+        limits=Limits(lease=None),
+        at_record=lambda record, control: _kill(_parent(int(str(record["supervisor"])))),
     )
     assert _code(outcome) == "connection_lost"
     assert len(outcome.records) == 1
@@ -354,7 +357,7 @@ def test_with_leg_and_supervisor_killed_at_once_the_payload_dies_and_daemons_of_
             os.kill(pid, signal.SIGKILL)
 
     outcome = play(payload(_STAYS), python, at_record=kill)
-    assert _code(outcome) == "connection_lost"
+    assert _code(outcome) == "payload_killed"
     assert len(stayed) == 2
     assert _none_alive(outcome)
 
@@ -404,7 +407,7 @@ def test_a_flood_without_a_leg_costs_no_memory(python: str) -> None:
             peaks.append(_peak(supervisor))
             time.sleep(0.01)
 
-    outcome = play(payload(source), python, at_record=kill)
+    outcome = play(payload(source), python, limits=Limits(lease=None), at_record=kill)
     assert _code(outcome) == "connection_lost"
     assert 0 < max(peaks) < _LIMIT_BYTES
     assert _none_alive(outcome)

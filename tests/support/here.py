@@ -44,6 +44,7 @@ ENDS = tuple(dict.fromkeys((SUPPORTED[0], SUPPORTED[-1])))
 _MARKER = "REMOTERUN_RUN"
 _TOKEN = "HERE_RUN"
 _LEFT_S = 20.0
+_TRANSIENT = frozenset({wire.HEARTBEAT, wire.PROGRESS})
 
 
 def payload(source: str, *, requires: tuple[str, ...] = (), **params: Json) -> PayloadWork:
@@ -198,7 +199,14 @@ class Leg:
                 if body is not None:
                     messages.append((frame.kind, body))
         self.kinds += [kind for kind, _ in messages]
+        self._acknowledge()
         return messages
+
+    def _acknowledge(self) -> None:
+        """Say that what the supervisor said has arrived; what comes again and again is not numbered."""
+        numbered = [kind for kind in self.kinds if kind >= wire.STARTED and kind not in _TRANSIENT]
+        with suppress(BrokenPipeError, ValueError):
+            self.write(self.request.acknowledgement(len(numbered)))
 
     def close(self) -> None:
         """End the leg, if it has not ended."""
@@ -213,10 +221,10 @@ class Leg:
 
 
 @contextmanager
-def leg(work: Work, python: str | None = None, **options: Any) -> Iterator[Leg]:
-    """Start a leg by hand, and assert that nothing of it is left."""
+def leg(work: Work, python: str | None = None, *, lease: float | None = None, **options: Any) -> Iterator[Leg]:
+    """Start a leg by hand, and assert that nothing of it is left. Without a lease its end is the end of the run."""
     with nothing_left() as run_id:
-        started = Leg(run_id, job(work, python), **options)
+        started = Leg(run_id, job(work, python, limits=Limits(lease=lease)), **options)
         try:
             yield started
         finally:

@@ -20,6 +20,7 @@ from remoterun.model import (
     Job,
     Json,
     Limits,
+    Manner,
     Pack,
     PayloadRef,
     PayloadWork,
@@ -27,7 +28,9 @@ from remoterun.model import (
 )
 from remoterun.remote import wire
 from remoterun.runner.conversation import Conversation
+from remoterun.runner.dialogue import Dialogue
 from remoterun.runner.request import INLINE_MAX, Packed, Request
+from remoterun.secrets import NO_SECRETS
 from remoterun.transports import Exit, SessionEnded
 
 TARGET = Target(id="kpro6/200", host=Host(key="kpro6", address="10.1.2.6"), guest="200", hop="pct")
@@ -147,5 +150,6 @@ def make_scene(limits: Limits | None = None, *, data: bytes = b"small", total_at
     request = Request(job, "key", Packed(), use_cache=True)
     session = MemorySession()
     events: list[Event] = []
-    talk = Conversation(job, request, session, events.append, total_at)
+    dialogue = Dialogue(job, Manner.FOLLOW, NO_SECRETS.redactor)
+    talk = Conversation(job, request, session, events.append, total_at, dialogue)
     return Scene(session, request, talk, events)

@@ -331,6 +331,20 @@ def test_redraws_are_throttled_and_nothing_is_drawn_while_nothing_happens() -> N
         assert len(tty.text()) == drawn
 
 
+def test_while_somebody_else_has_the_terminal_nothing_is_drawn_and_nothing_is_lost() -> None:
+    clock = Clock()
+    with terminal() as tty, Console(tty.stream, is_terminal=True, clock=clock) as console:
+        console(started(plan_of("one", "two")))
+        with console.paused():
+            assert screen_of(tty).rows == []
+            before = len(tty.text())
+            clock.now = 9.0
+            console(done("one"))
+            console.tick()
+            assert len(tty.text()) == before
+        assert screen_of(tty).rows == ["one  ok  4.1 s", "queued  two", "check-ckpt  1 of 2 done  1 ok  0:09"]
+
+
 def test_a_resized_terminal_gets_lines_of_its_new_width() -> None:
     clock = Clock()
     with terminal(100, 24) as tty, Console(tty.stream, is_terminal=True, clock=clock) as console:

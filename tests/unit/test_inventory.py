@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from remoterun.errors import ConfigError
-from remoterun.inventory import FILE_NAME, Inventory, find_project
+from remoterun.inventory import FILE_NAME, Inventory, Overrides, find_project
 from remoterun.model import Concurrency, Host
 from tests.support.inventories import FINGERPRINT, load, target
 
@@ -284,3 +284,66 @@ def test_a_thousand_guests(file: Path) -> None:
     assert len(inventory) == 1000
     assert len(inventory.groups["gpus"]) == 1000
     assert len(inventory.select(["tag:t3"])) == 100
+
+
+# --- host keys --------------------------------------------------------------------------------------------------------
+
+
+def test_what_is_done_with_a_new_host_key(file: Path) -> None:
+    inventory = load(
+        file,
+        f"""
+defaults: {{host_key: accept-new}}
+hosts:
+  gate: {{}}
+  new: {{jump: gate}}
+  outside: {{jump: root@10.0.0.1}}
+  careful: {{host_key: strict}}
+  pinned: {{host_key: {FINGERPRINT}}}
+""",
+    )
+    trust = {found.id: (found.host.accept_new, found.host.host_key) for found in inventory}
+    assert trust == {
+        "gate": (True, ()),
+        "new": (True, ()),
+        "outside": (True, ()),
+        "careful": (False, ()),
+        "pinned": (False, (FINGERPRINT,)),
+    }
+    for name in ("new", "outside"):
+        (jump,) = target(inventory, name).host.jump or ()
+        assert jump.accept_new
+    assert load(file, "hosts: {a: {host_key: accept-new}, b: {host_key: [accept-new]}, c: {}}").hosts["c"] == Host(
+        key="c", address="c"
+    )
+    assert [found.host.accept_new for found in Inventory.load(file)] == [True, True, False]
+
+
+def test_the_flag_goes_for_every_hop_and_leaves_pins_alone(file: Path) -> None:
+    inventory = load(
+        file,
+        f"""
+hosts:
+  gate: {{}}
+  behind: {{jump: gate, host_key: strict}}
+  pinned: {{host_key: {FINGERPRINT}}}
+""",
+    )
+    chosen = inventory.select(["all", "root@10.1.2.9"], overrides=Overrides(accept_new=True))
+    assert [found.host.accept_new for found in chosen] == [True] * 4
+    assert [jump.accept_new for found in chosen for jump in found.host.jump or ()] == [True]
+    assert chosen[2].host.host_key == (FINGERPRINT,)
+    by_flag = inventory.select(["behind"], overrides=Overrides(accept_new=True, jump="root@10.0.0.1"))
+    assert [jump.accept_new for jump in by_flag[0].host.jump or ()] == [True]
+
+
+def test_words_about_host_keys_stand_alone(file: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load(file, f"hosts:\n  a: {{host_key: [{FINGERPRINT}, accept-new]}}\n  b: {{host_key: accept}}\n")
+    assert [(problem.line, problem.path) for problem in caught.value.problems] == [
+        (2, "hosts.a.host_key"),
+        (3, "hosts.b.host_key"),
+    ]
+    assert "stands alone" in caught.value.problems[0].message
+    with pytest.raises(ConfigError, match="accept-new"):
+        load(file, f"defaults: {{host_key: {FINGERPRINT}}}")

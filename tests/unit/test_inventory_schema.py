@@ -80,6 +80,7 @@ GOOD_INVENTORIES = [
     "hosts: {h: {host_key: 'SHA256:" + "A" * 43 + "', transport: ssh, become: none, concurrency: {logins: 1}}}",
     "hosts: {h: {guests: {web: {python: python3}}, hop: lxc}}\ngroups: {g: web, f: [h], e: {members: all, venv: /v}}",
     "defaults: {user: u, venv: '/a b', hop: lxc, limits: {connect: 500ms}}",
+    "defaults: {host_key: accept-new}\nhosts: {h: {host_key: strict}, i: {host_key: [accept-new]}}",
 ]
 BAD_INVENTORIES = [
     "[]",
@@ -122,6 +123,7 @@ BAD_INVENTORIES = [
     "hosts: {h: }\ngroups: {g: {members: h, tags: [x]}}",
     "defaults: {address: x}",
     "defaults: {hop: none}",
+    "defaults: {host_key: maybe}",
     "host: {}",
 ]
 GOOD_PLAYBOOKS = [
@@ -130,9 +132,18 @@ GOOD_PLAYBOOKS = [
     "targets: [a, 'tag:b']\nsteps: [{payload: a, params: {x: {var: v}, y: [1, {z: null}]}, env: {A: b}}]",
     "steps: [{payload: a, rules: {ignore: [CK054, my-rule], severity: {CK120: info, CK1: bad}}}]",
     "steps: [{payload: a, rules: {}}, {payload: b, rules: {ignore: CK054}}]",
+    "secrets: {a: {env: A}, b: {file: /b}, c: {command: [d]}}\n"
+    "steps: [{payload: p, params: {x: {secret: a}}, env: {A: {secret: b}, B: c}}]",
 ]
 BAD_PLAYBOOKS = [
     "{}",
+    "secrets: {a: {}}\nsteps: [{payload: p}]",
+    "secrets: {a: {env: A, file: b}}\nsteps: [{payload: p}]",
+    "secrets: {a: {command: pass}}\nsteps: [{payload: p}]",
+    "secrets: {a: text}\nsteps: [{payload: p}]",
+    "secrets: {'a b': {env: A}}\nsteps: [{payload: p}]",
+    "steps: [{payload: p, env: {A: {secret: 3}}}]",
+    "steps: [{payload: p, env: {A: {secret: a, b: c}}}]",
     "steps: []",
     "steps: {payload: a}",
     "steps: [payload]",

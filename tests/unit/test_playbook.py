@@ -11,7 +11,18 @@ from hypothesis import strategies as st
 
 from remoterun.errors import ConfigError, Problem
 from remoterun.inventory import Inventory
-from remoterun.model import Host, Json, Playbook, RuleChanges, Severity, Step, Target, VarRef
+from remoterun.model import (
+    Host,
+    Json,
+    Playbook,
+    RuleChanges,
+    SecretRef,
+    SecretSource,
+    Severity,
+    Step,
+    Target,
+    VarRef,
+)
 from remoterun.playbook import find_playbook, load_playbook, playbook_names, resolve_params
 
 ROOT = Path(__file__).parents[2]
@@ -146,6 +157,87 @@ def test_references_and_versions_are_checked_beside_other_problems(tmp_path: Pat
         (6, "steps.1.params.x.var"),
         (7, "steps.1.params.y.var"),
     ]
+
+
+def test_secrets(tmp_path: Path) -> None:
+    playbook = load(
+        tmp_path,
+        """
+secrets:
+  one: {env: HF_TOKEN}
+  two: {file: keys/two}
+  three: {command: [pass, show, three]}
+steps:
+  - payload: p
+    params:
+      token: {secret: one}
+      not-a-reference: {secret: one, more: 1}
+    env: {A: b, B: {secret: two}}
+""",
+    )
+    assert playbook.secrets == {
+        "one": SecretSource(kind="env", words=("HF_TOKEN",)),
+        "two": SecretSource(kind="file", words=(str(tmp_path / "keys/two"),)),
+        "three": SecretSource(kind="command", words=("pass", "show", "three"), folder=str(tmp_path)),
+    }
+    (step,) = playbook.steps
+    assert step.params == {"token": SecretRef(secret="one"), "not-a-reference": {"secret": "one", "more": 1}}
+    assert step.env == {"A": "b", "B": SecretRef(secret="two")}
+    target = Target(id="t", host=HOST)
+    assert resolve_params(step, target, playbook="mine") == {"not-a-reference": {"secret": "one", "more": 1}}
+
+
+def test_problems_of_secrets(tmp_path: Path) -> None:
+    found = problems(
+        tmp_path,
+        """secrets:
+  none: {}
+  both: {env: A, file: b}
+  "a b": {env: A}
+  dash: {env: A-B}
+  empty: {command: []}
+  text: hunter22
+  typo: {fiel: x}
+steps:
+  - payload: p
+    env: {A: {secret: 3}, B: {secret: x, default: y}, C: [x]}
+""",
+    )
+    assert [(problem.line, problem.path) for problem in found] == [
+        (2, "secrets.none"),
+        (3, "secrets.both"),
+        (4, 'secrets."a b"'),
+        (5, "secrets.dash.env"),
+        (6, "secrets.empty.command"),
+        (7, "secrets.text"),
+        (8, "secrets.typo.fiel"),
+        (11, "steps.0.env.A"),
+        (11, "steps.0.env.B"),
+        (11, "steps.0.env.C"),
+    ]
+    assert found[0].message == "must say one of env, file and command"
+    assert not any("hunter22" in str(problem) for problem in found)
+    assert found[6].nearest == ("file",)
+
+
+def test_a_secret_that_is_referred_to_must_be_there(tmp_path: Path) -> None:
+    found = problems(
+        tmp_path,
+        """secrets: {hf_token: {env: HF_TOKEN}}
+steps:
+  - payload: p
+    params:
+      a: {secret: hf_tokne}
+      b: {secret: [x]}
+    env: {B: {secret: other}}
+""",
+    )
+    assert [(problem.line, problem.path) for problem in found] == [
+        (5, "steps.0.params.a.secret"),
+        (6, "steps.0.params.b.secret"),
+        (7, "steps.0.env.B.secret"),
+    ]
+    assert found[0].message == "there is no secret 'hf_tokne' under `secrets` (did you mean hf_token?)"
 
 
 @pytest.mark.parametrize("text", ["", "[]", "x", "steps:", "steps: []", "steps: {}", "steps: [x]", "steps: [[]]"])

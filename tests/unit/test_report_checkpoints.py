@@ -105,6 +105,16 @@ def test_headers_alone_are_not_called_unchecked_twice() -> None:
     assert lines_of(record)[0].endswith("  unchecked")
 
 
+def test_of_headers_alone_nobody_knows_where_to_resume() -> None:
+    unknown: dict[str, Json] = {"kind": "summary", "resume_from": None, "verdicts": {"unchecked": 2, "bad": 1}}
+    told = lines_of(checkpoint(1, verdict="unchecked", bytes_checked=0), unknown)
+    assert told[-1] == "  resume from: not known, since no values were checked"
+    assert (
+        lines_of(checkpoint(1), {**unknown, "verdicts": {"bad": 3}})[-1] == "  resume from: none of these checkpoints"
+    )
+    assert lines_of(checkpoint(1), {**unknown, "verdicts": 3})[-1] == "  resume from: none of these checkpoints"
+
+
 def test_many_checkpoints_with_nothing_found_are_counted() -> None:
     records = [checkpoint(step, verdict="ok" if step % 2 else "unchecked") for step in range(250)]
     assert "... and 50 more checkpoints that are unchecked or ok; -v shows all" in lines_of(*records)[200]

@@ -98,6 +98,7 @@ def test_a_run_has_the_documented_fields_in_their_order() -> None:
         "facts",
         "timings_s",
         "connections",
+        "resumable",
         "records",
         "findings",
         "exit_status",

@@ -41,7 +41,7 @@ def test_it_talks_to_the_end() -> None:
         scene.say(wire.DONE)
         asyncio.get_running_loop().call_later(1, scene.result)
         await scene.talk.run()
-        assert scene.talk.collector.facts == {"hostname": "guest"}
+        assert scene.talk.dialogue.collector.facts == {"hostname": "guest"}
         assert scene.talk.noise == Captured(head=b"a banner in between\n", total=20)
         assert scene.session.was_entered
         moves = [event.phase for event in scene.events if isinstance(event, TargetMoved)]
@@ -70,7 +70,7 @@ def test_the_code_is_sent_along_when_small_and_once_when_asked_for() -> None:
         scene.start()
         asyncio.get_running_loop().call_later(1, scene.result)
         await scene.talk.run()
-        assert scene.heard() == [wire.PACK]
+        assert scene.heard() == [wire.PACK, wire.ACK]
 
     async def big() -> None:
         scene = make_scene(data=BIG)
@@ -81,7 +81,7 @@ def test_the_code_is_sent_along_when_small_and_once_when_asked_for() -> None:
         scene.say(wire.STARTED)
         asyncio.get_running_loop().call_later(1, scene.result)
         await scene.talk.run()
-        assert scene.heard() == [wire.PACK]
+        assert scene.heard() == [wire.PACK, wire.ACK]
 
     run(small())
     run(big())
@@ -95,7 +95,8 @@ def test_a_target_that_runs_is_pinged() -> None:
         asyncio.get_running_loop().call_later(22, scene.result)
         await scene.talk.run()
         await drip
-        assert scene.heard() == [wire.PACK] + [wire.PING] * 4
+        # An acknowledgement is a sign of life as well.
+        assert scene.heard() == [wire.PACK, wire.ACK, *[wire.PING] * 3, wire.ACK]
 
     run(work())
 
@@ -110,7 +111,7 @@ def test_a_target_that_is_held_is_not_read_and_not_given_up() -> None:
         loop.call_later(2, scene.say, wire.RECORD, {"n": 2})
         # One read was under way when it was held, and takes what comes next; nothing more is taken.
         loop.call_later(3, scene.say, wire.RECORD, {"n": 3})
-        loop.call_later(500, lambda: seen.append(len(scene.talk.collector.records)))
+        loop.call_later(500, lambda: seen.append(len(scene.talk.dialogue.collector.records)))
         loop.call_later(501, scene.talk.go_on)
         whole = _hash_of({"n": 1}, {"n": 2}, {"n": 3})
         loop.call_later(515, lambda: scene.result(records=3, hash=whole))
@@ -119,7 +120,7 @@ def test_a_target_that_is_held_is_not_read_and_not_given_up() -> None:
         await scene.talk.run()
         assert seen == [2]
         assert _now() - begun == pytest.approx(515)
-        assert scene.talk.collector.judge() is Status.OK
+        assert scene.talk.dialogue.collector.judge() is Status.OK
         assert scene.heard().count(wire.PING) > 70
 
     run(work())
@@ -165,7 +166,7 @@ def test_cancelling_what_has_ended_changes_nothing() -> None:
         scene.result()
         await scene.talk.run()
         scene.talk.cancel(CANCELLED)
-        assert scene.talk.collector.judge() is Status.OK
+        assert scene.talk.dialogue.collector.judge() is Status.OK
 
     run(work())
 
@@ -295,7 +296,7 @@ def test_no_limit_is_no_limit() -> None:
         # Pings go on for as long as the target runs.
         later(2e6 + 500, scene.result)
         await scene.talk.run()
-        assert scene.talk.collector.judge() is Status.OK
+        assert scene.talk.dialogue.collector.judge() is Status.OK
 
     run(work())
 
@@ -319,7 +320,7 @@ def test_a_cancelled_target_is_asked_and_its_confirmation_awaited() -> None:
         assert await scene.refusal() is CANCELLED
         assert _now() - begun == pytest.approx(9)
         assert wire.CANCEL in scene.heard()
-        assert (scene.talk.collector.survivors, scene.talk.collector.exit_status) == (0, -15)
+        assert (scene.talk.dialogue.collector.survivors, scene.talk.dialogue.collector.exit_status) == (0, -15)
 
     run(work())
 
@@ -337,7 +338,7 @@ def test_no_confirmation_is_waited_for_only_so_long(told: Callable[[Scene], None
         assert await scene.refusal() is CANCELLED
         drip.cancel()
         assert _now() - begun == pytest.approx(16)
-        assert scene.talk.collector.survivors is None
+        assert scene.talk.dialogue.collector.survivors is None
         assert scene.heard().count(wire.CANCEL) == 1
 
     run(work())
@@ -384,8 +385,8 @@ def test_a_payload_that_says_too_much_is_ended_and_its_end_awaited() -> None:
         assert (await scene.refusal()).code == "output_limit"
         assert _now() - begun == pytest.approx(3)
         assert wire.CANCEL in scene.heard()
-        assert scene.talk.collector.survivors == 2
-        assert len(scene.talk.collector.records) == 3
+        assert scene.talk.dialogue.collector.survivors == 2
+        assert len(scene.talk.dialogue.collector.records) == 3
 
     run(work())
 
@@ -440,7 +441,7 @@ def test_exit_status_zero_without_a_result_is_no_success() -> None:
         scene.say(wire.RECORD, {"n": 1})
         scene.session.send(b"")
         assert (await scene.refusal()).code == "connection_lost"
-        assert scene.talk.collector.records == [{"n": 1}]
+        assert scene.talk.dialogue.collector.records == [{"n": 1}]
         assert scene.session.end == Exit(status=0)
 
     run(work())

@@ -1,0 +1,304 @@
+"""Take one job from the queue to its outcome, over as many connections as it takes."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from remoterun import hops
+from remoterun.errors import CODES, TargetError
+from remoterun.events import TargetMoved
+from remoterun.model import ErrorInfo, Job, Manner, Outcome, PayloadRef, PayloadWork, Phase, Status, format_duration
+from remoterun.runner.clock import Clock
+from remoterun.runner.control import Control, cancelled
+from remoterun.runner.conversation import Conversation
+from remoterun.runner.dialogue import Dialogue
+from remoterun.runner.request import Packed, Request
+
+if TYPE_CHECKING:
+    from remoterun.events import OnEvent
+    from remoterun.secrets import Vault
+    from remoterun.transports import Pool
+
+_DIAGNOSE_S: Final = 5.0
+_BACKOFF_S: Final = 0.2
+_LONGEST_BACKOFF_S: Final = 5.0
+# What no further try changes.
+_FINAL: Final = frozenset({"host_key_unknown", "host_key_changed", "auth_failed", "lease_expired", "taken_over"})
+# A target counts its lease from when it heard of us, which is a little later than we last heard of it.
+_LEASE_SHARE: Final = 0.9
+
+
+class JobRun:
+    """Take one job from the queue to its outcome."""
+
+    def __init__(
+        self,
+        job: Job,
+        key: str,
+        packed: Packed,
+        tell: OnEvent,
+        control: Control,
+        manner: Manner,
+        vault: Vault,
+        *,
+        use_cache: bool,
+    ) -> None:
+        self._job = job
+        self._key = key
+        self._packed = packed
+        self._use_cache = use_cache
+        self._vault = vault
+        self._tell = tell
+        self._control = control
+        self._clock = Clock()
+        self._phase = Phase.CONNECT
+        self._started_at: float | None = None
+        self._dialogue = Dialogue(job, manner, vault.redactor)
+        self._conversation: Conversation | None = None
+        self._heard_at = 0.0
+
+    async def outcome(self, pool: Pool) -> Outcome:
+        """Run the job; every failure is a value."""
+        try:
+            return self._finish(await self._follow(pool), None)
+        except TargetError as error:
+            error = await self._why_no_answer(pool, self._by_total(error))
+            return self._finish(self._status_of(error), ErrorInfo.of(error))
+        except asyncio.CancelledError:
+            if not self._control.cancelled:
+                raise
+            return self._finish(Status.CANCELLED, ErrorInfo.of(self._unconfirmed()))
+        except Exception as error:
+            import traceback
+
+            blank = self._finish(Status.FAILED, ErrorInfo.of(TargetError("internal", repr(error))))
+            return replace(blank, log=(*blank.log, "".join(traceback.format_exception(error))))
+
+    def _status_of(self, error: TargetError) -> Status:
+        """Whoever only looks after a run learns nothing of it where the target can't be asked."""
+        if not (self._dialogue.manner.starts or self._dialogue.started or error.code in _FINAL):
+            return Status.RUNNING
+        return Status(CODES[error.code].status)
+
+    def _unconfirmed(self) -> TargetError:
+        lease = self._job.limits.lease
+        if not self._dialogue.started or lease is None:
+            return cancelled()
+        message = f"the run was cancelled, but {self._job.target.id} could not be told: it ends the payload by itself"
+        return TargetError("cancelled", f"{message} within its lease of {format_duration(lease)}")
+
+    # --- connections ---
+
+    async def _follow(self, pool: Pool) -> Status:
+        """Converse until the end is known; where a connection is lost, take up the run over another one."""
+        tries = 0
+        again = False
+        lost = TargetError("connection_lost", "the connection ended")
+        while True:
+            known = self._dialogue.number
+            try:
+                return await self._converse(pool, again=again)
+            except TargetError as error:
+                if self._dialogue.number > known:
+                    tries = 0
+                trouble = self._explained(error)
+                if not again:
+                    lost = trouble
+                if not self._may_go_on(trouble, again=again):
+                    raise self._given_up(lost, trouble) from error
+                wait = min(_LONGEST_BACKOFF_S, _BACKOFF_S * 2**tries)
+            self._moved(Phase.CONNECT, waiting=False)
+            self._control.enter(None)
+            try:
+                await asyncio.sleep(wait * random.uniform(0.5, 1.0))  # noqa: S311 - jitter
+            finally:
+                self._control.leave()
+            tries += 1
+            again = True
+
+    def _may_go_on(self, error: TargetError, *, again: bool) -> bool:
+        """Tell whether another connection is worth trying: for the lease, and while nothing can be started twice."""
+        lease, talk = self._job.limits.lease, self._conversation
+        if lease is None or talk is None or error.code in _FINAL:
+            return False
+        if not again and (error.code != "connection_lost" or talk.phase is Phase.ENTER):
+            return False
+        group = CODES[error.code].status
+        if error.code not in {"connection_lost", "enter_timeout"} and group != "unreachable":
+            return False
+        now = asyncio.get_running_loop().time()
+        deadline = self._deadline()
+        return now < self._dialogue.heard + lease and (deadline is None or now < deadline)
+
+    def _given_up(self, lost: TargetError, last: TargetError) -> TargetError:
+        if lost is last or last.code in _FINAL or last.code == "payload_killed":
+            return last
+        if CODES[last.code].status != "unreachable" and last.code not in {"connection_lost", "enter_timeout"}:
+            return last
+        lease = format_duration(self._job.limits.lease)
+        tried = f"{lost.message}, and could not be taken up again within the lease of {lease}"
+        return TargetError("connection_lost", f"{tried}: {last.message}")
+
+    def _explained(self, error: TargetError) -> TargetError:
+        """Tell a run that its lease has ended from one that is gone though the lease is not over."""
+        lease = self._job.limits.lease
+        if error.code != "lease_expired" or not self._dialogue.started or lease is None:
+            return error
+        boot, before = self._boot_id(), self._boot_before
+        if boot and before and boot != before:
+            return TargetError("connection_lost", f"{self._job.target.id} was restarted in the middle of the run")
+        # By the wall clock: the other one stands still while a laptop sleeps.
+        if time.time() - self._heard_at < lease * _LEASE_SHARE:
+            return TargetError("payload_killed", "everything of the run on the target was killed from outside")
+        return TargetError(
+            "lease_expired",
+            f"nothing was heard from here for longer than the lease of {format_duration(lease)}, so the target "
+            "has ended the run",
+            limit=("lease", lease, "limits.lease"),
+        )
+
+    def _boot_id(self) -> str:
+        return str(self._dialogue.collector.facts.get("boot_id") or "")
+
+    async def _converse(self, pool: Pool, *, again: bool) -> Status:
+        from remoterun.transports import ConnectionLost
+
+        limits, host = self._job.limits, self._job.target.host
+        self._boot_before = self._boot_id()
+        self._control.enter(None)
+        try:
+            opening = pool.session(
+                host,
+                hops.enter_argv(self._job.target),
+                connect_s=_least(limits.connect, limits.total),
+                enter_s=_least(limits.enter, limits.total),
+                on_phase=self._moved,
+                again=again,
+            )
+            async with opening as session:
+                request = Request(
+                    # Where nothing is started, nobody needs a value.
+                    self._vault.opened(self._job) if self._dialogue.manner.starts else self._job,
+                    self._key,
+                    self._packed,
+                    use_cache=self._use_cache,
+                    attach=self._dialogue.attach(),
+                    alone=self._dialogue.manner is Manner.LEAVE,
+                )
+                talk = Conversation(self._job, request, session, self._tell, self._deadline(), self._dialogue)
+                self._conversation = talk
+                self._control.enter(talk)
+                try:
+                    await talk.run()
+                finally:
+                    self._clock.marks(talk.marks)
+                    self._note_time()
+        except ConnectionLost as error:
+            raise TargetError("connection_lost", f"{host.key}: {error}") from error
+        finally:
+            self._control.leave()
+        return Status.RUNNING if talk.left and self._dialogue.collector.result is None else self._judge()
+
+    def _note_time(self) -> None:
+        """Note by the wall clock when the target was last heard."""
+        if self._dialogue.heard:
+            self._heard_at = time.time() - (asyncio.get_running_loop().time() - self._dialogue.heard)
+
+    def _judge(self) -> Status:
+        return self._dialogue.collector.judge()
+
+    async def _why_no_answer(self, pool: Pool, error: TargetError) -> TargetError:
+        """Look once more, after a target gave no answer, whether its guest is frozen."""
+        from remoterun.transports import SessionEnded
+
+        argv = hops.state_argv(self._job.target)
+        if error.code != "enter_timeout" or argv is None or self._control.cancelled:
+            return error
+        self._control.enter(None)
+        try:
+            async with (
+                asyncio.timeout(_DIAGNOSE_S),
+                pool.session(
+                    self._job.target.host, argv, connect_s=_DIAGNOSE_S, enter_s=_DIAGNOSE_S, on_phase=_ignore
+                ) as session,
+            ):
+                answer = await session.read()
+        except (TimeoutError, TargetError, SessionEnded):
+            return error
+        finally:
+            self._control.leave()
+        if answer.strip() != b"FROZEN":
+            return error
+        return TargetError("guest_frozen", f"{self._job.target.id} is frozen: {error.message}", limit=error.limit)
+
+    def _deadline(self) -> float | None:
+        total = self._job.limits.total
+        return None if total is None or self._started_at is None else self._started_at + total
+
+    def _by_total(self, error: TargetError) -> TargetError:
+        """Name the limit `total` where it was the shorter one while the target was being reached."""
+        total = self._job.limits.total
+        if error.code not in {"connect_timeout", "enter_timeout"} or total is None or not error.limit:
+            return error
+        if error.limit[1] != total:
+            return error
+        return TargetError("total_timeout", error.message, limit=("total", total, "limits.total"))
+
+    def _moved(self, phase: Phase, waiting: bool) -> None:  # noqa: FBT001  # the transports' callback
+        self._phase = phase
+        if not waiting and self._started_at is None:
+            self._started_at = asyncio.get_running_loop().time()
+        self._clock.now("queued" if waiting else phase.value)
+        self._tell(TargetMoved(target=self._job.target.id, step=self._job.step, phase=phase, waiting=waiting))
+
+    # --- the outcome ---
+
+    def _finish(self, status: Status, error: ErrorInfo | None) -> Outcome:
+        job, talk, got = self._job, self._conversation, self._dialogue.collector
+        for event in got.rest():
+            self._tell(event)
+        blank = Outcome(
+            target=job.target.id,
+            name=job.target.name,
+            step=job.step,
+            status=status,
+            phase=self._phase,
+            error=error,
+            payload=payload_of(job),
+            timings_s=self._clock.timings(),
+        )
+        if talk is None:
+            return blank
+        phase = Phase.RUN if self._dialogue.started else talk.phase
+        return replace(
+            blank,
+            phase=Phase.COLLECT if got.result is not None and phase is Phase.RUN else phase,
+            facts=got.facts,
+            connections=self._dialogue.connections,
+            resumable=got.resumable,
+            records=tuple(got.records),
+            findings=tuple(got.findings),
+            exit_status=got.exit_status,
+            survivors=got.survivors,
+            stdout=got.stdout,
+            stderr=got.stderr,
+            noise=talk.noise,
+            log=tuple(got.log),
+        )
+
+
+def payload_of(job: Job) -> PayloadRef | None:
+    """Identify the payload of a job; None for a person's own script or program."""
+    return job.work.pack.ref if isinstance(job.work, PayloadWork) else None
+
+
+def _least(one: float | None, other: float | None) -> float | None:
+    return min((value for value in (one, other) if value is not None), default=None)
+
+
+def _ignore(phase: Phase, waiting: bool) -> None:  # noqa: FBT001  # the transports' callback
+    """Take no note of the phases of a diagnosing look."""

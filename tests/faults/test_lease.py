@@ -1,0 +1,343 @@
+"""A run outlives its connection: for its lease, without a gap, without a repeat, and never twice."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from remoterun.events import Event, RecordArrived
+from remoterun.model import ExecWork, Job, Json, Limits, Manner, Outcome, Plan, Run, RunStatus, Status, Work
+from remoterun.remote import wire
+from remoterun.runner import Control, execute
+from tests.support.here import ENDS, alive, job, leg, nothing_left, payload, play, wait_until
+
+oldest_and_newest = pytest.mark.parametrize("python", ENDS)
+
+# Emits at a steady pace, and says who its supervisor is.
+_STEADY = """
+import os, time
+ctx.emit({'supervisor': os.getppid(), 'pid': os.getpid(), 'n': 0})
+for n in range(1, 200):
+    ctx.emit({'n': n})
+    time.sleep(0.01)
+"""
+
+
+def _code(outcome: Outcome) -> str | None:
+    return outcome.error.code if outcome.error else None
+
+
+def _parent(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def _supervisor(outcome_or_record: Mapping[str, Json]) -> int:
+    return int(str(outcome_or_record["supervisor"]))
+
+
+def _numbers(outcome: Outcome) -> list[Json]:
+    return [record["n"] for record in outcome.records]
+
+
+class Legs:
+    """Kill the leg of a run, whichever it is at that moment, when certain records arrive."""
+
+    def __init__(self, at: set[int]) -> None:
+        self._at = at
+        self._supervisor = 0
+        self.killed = 0
+
+    def __call__(self, record: Mapping[str, Json], control: Control) -> None:
+        self._supervisor = self._supervisor or _supervisor(record)
+        if record["n"] in self._at:
+            for pid in _legs(self._supervisor):
+                os.kill(pid, signal.SIGKILL)
+                self.killed += 1
+
+
+def _legs(supervisor: int) -> list[int]:
+    """Find the legs of a supervisor: in its own environment, and not below it."""
+    key = b"HERE_RUN="
+    mine = [word for word in Path(f"/proc/{supervisor}/environ").read_bytes().split(b"\0") if word.startswith(key)]
+    found = []
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit() and int(folder.name) not in (os.getpid(), supervisor):
+            try:
+                words = (folder / "environ").read_bytes().split(b"\0")
+                command = (folder / "cmdline").read_bytes()
+            except OSError:
+                continue
+            if mine and mine[0] in words and b"-c" in command.split(b"\0"):
+                found.append(int(folder.name))
+    return found
+
+
+@oldest_and_newest
+def test_a_run_goes_on_when_its_leg_is_killed(python: str) -> None:
+    legs = Legs({20, 90, 150})
+    outcome = play(payload(_STEADY), python, at_record=legs)
+    assert (outcome.status, _code(outcome)) == (Status.OK, None)
+    assert _numbers(outcome) == list(range(200))
+    assert legs.killed == 3
+    assert (outcome.connections, outcome.resumable, outcome.survivors) == (4, True, 0)
+
+
+@oldest_and_newest
+def test_what_was_said_while_nobody_listened_arrives(python: str, tmp_path: Path) -> None:
+    """The payload ends in the meantime; its result, its output and the large record wait for the next leg."""
+    source = """
+    import os, sys
+    ctx.emit({'supervisor': os.getppid()})
+    while not os.path.exists(ctx.params['go']): pass
+    ctx.emit({'x': 'y' * 3_000_000})
+    ctx.finding('R1', 'suspect', 's', 'm')
+    print('said')
+    """
+    go = tmp_path / "go"
+
+    def kill(record: Mapping[str, Json], control: Control) -> None:
+        if "supervisor" in record:
+            (only,) = _legs(_supervisor(record))
+            os.kill(only, signal.SIGKILL)
+            go.touch()
+
+    outcome = play(payload(source, go=str(go)), python, at_record=kill)
+    assert outcome.status is Status.FINDINGS
+    assert [len(str(record.get("x", ""))) for record in outcome.records] == [0, 3_000_000]
+    assert (outcome.stdout.data, len(outcome.findings), outcome.connections) == (b"said\n", 1, 2)
+
+
+def test_the_output_of_a_program_is_whole_over_several_connections() -> None:
+    work = ExecWork(argv=(b"/bin/sh", b"-c", b"i=0; while [ $i -lt 30000 ]; do i=$((i+1)); echo $i; done"))
+    heard: list[bytes] = []
+    killed: list[int] = []
+
+    async def follow(run_id: str) -> Run:
+        plan = _plan(run_id, work)
+
+        def tell(event: Event) -> None:
+            data = getattr(event, "data", b"")
+            heard.append(data)
+            # Not at the very end: a last acknowledgement that is lost with its leg is waited for, for the lease.
+            if data and len(killed) < 3 and sum(map(len, heard)) < 60_000:
+                found = [pid for pid in _pids() if _is_leg(pid, run_id)]
+                for pid in found:
+                    os.kill(pid, signal.SIGKILL)
+                killed.extend(found[:1])
+
+        return await execute(plan, tell)
+
+    with nothing_left() as run_id:
+        run = asyncio.run(follow(run_id))
+    (outcome,) = run.outcomes
+    assert outcome.status is Status.OK
+    assert b"".join(heard) == b"".join(b"%d\n" % (n + 1) for n in range(30000))
+    assert outcome.connections > 1
+
+
+def _pids() -> list[int]:
+    return [int(folder.name) for folder in Path("/proc").iterdir() if folder.name.isdigit()]
+
+
+def _is_leg(pid: int, run_id: str) -> bool:
+    try:
+        words = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        command = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+        parent = _parent(pid)
+    except OSError:
+        return False
+    return f"HERE_RUN={run_id}".encode() in words and b"-c" in command and parent == os.getpid()
+
+
+# --- leases ---
+
+
+@oldest_and_newest
+def test_a_target_that_hears_nothing_for_its_lease_ends_the_run(python: str) -> None:
+    source = "import os, time\nctx.emit({'pid': os.getpid()})\nwhile True: time.sleep(1)"
+    with leg(payload(source), python, lease=1.0) as started:
+        started.write(started.opening)
+        record = started.read_until(wire.RECORD)
+        begun = time.monotonic()
+        started.write_eof()
+        started.read_to_end()
+        pid = int(str(_json(record)["pid"]))
+        assert alive(pid), "the end of a connection is not the end of a run"
+        assert wait_until(lambda: not alive(pid))
+        assert time.monotonic() - begun > 0.9
+
+
+@oldest_and_newest
+def test_a_result_that_nobody_takes_is_not_kept_for_ever(python: str) -> None:
+    with leg(payload("ctx.emit({'n': 1})"), python, lease=1.0) as started:
+        started.write(started.opening)
+        started.read_until(wire.RECORD)
+        started.hang_up()
+        started.write_eof()
+
+
+def test_a_cancelled_run_waits_for_nobody() -> None:
+    """Its result is of interest to whoever cancelled it, and to nobody else: no lease."""
+    source = "import time\nctx.emit({'n': 1})\nwhile True: time.sleep(1)"
+    with leg(payload(source), lease=600.0) as started:
+        started.write(started.opening)
+        started.read_until(wire.RECORD)
+        started.write(started.request.frame(wire.CANCEL))
+        started.write_eof()
+
+
+def _json(body: bytes) -> Mapping[str, Json]:
+    import json
+
+    value: Mapping[str, Json] = json.loads(body)
+    return value
+
+
+# --- left alone, and taken up again ---
+
+
+def _plan(run_id: str, work: Work, limits: Limits | None = None) -> Plan:
+    planned: Job = job(work, limits=limits)
+    return Plan(run_id=run_id, playbook="look", playbook_sha256=None, jobs=(planned,), use_cache=False)
+
+
+def _execute(plan: Plan, manner: Manner, on_event: Callable[[Event], None] | None = None) -> Outcome:
+    run = asyncio.run(execute(plan, on_event or (lambda event: None), manner=manner))
+    (outcome,) = run.outcomes
+    expected = RunStatus.DETACHED if outcome.status is Status.RUNNING else None
+    assert expected is None or run.status is expected
+    return outcome
+
+
+_WAITS = """
+import os, time
+ctx.emit({'pid': os.getpid()})
+while not os.path.exists(ctx.params['go']): time.sleep(0.01)
+ctx.emit({'n': 1})
+"""
+
+
+def test_a_run_is_started_left_looked_at_and_collected(tmp_path: Path) -> None:
+    go = tmp_path / "go"
+    with nothing_left() as run_id:
+        plan = _plan(run_id, payload(_WAITS, go=str(go)))
+        left = _execute(plan, Manner.LEAVE)
+        assert (left.status, left.error, left.resumable) == (Status.RUNNING, None, True)
+        looked = _execute(plan, Manner.COLLECT)
+        assert looked.status is Status.RUNNING
+        assert len(looked.records) <= 1
+        again = _execute(plan, Manner.COLLECT)
+        assert again.status is Status.RUNNING
+        go.touch()
+        done = _execute(plan, Manner.ATTACH)
+        assert done.status is Status.OK
+        assert [sorted(record) for record in done.records] == [["pid"], ["n"]]
+
+
+def test_a_run_that_is_done_waits_to_be_collected_once(tmp_path: Path) -> None:
+    mark = tmp_path / "mark"
+    with nothing_left() as run_id:
+        plan = _plan(run_id, payload("open(ctx.params['mark'], 'x')\nctx.emit({'n': 1})", mark=str(mark)))
+        _execute(plan, Manner.LEAVE)
+        assert wait_until(mark.exists)
+        collected = _execute(plan, Manner.ATTACH)
+        assert (collected.status, len(collected.records)) == (Status.OK, 1)
+        assert wait_until(lambda: _execute(plan, Manner.COLLECT).status is not Status.RUNNING)
+        gone = _execute(plan, Manner.COLLECT)
+        assert _code(gone) == "lease_expired"
+
+
+def test_a_run_that_is_taken_up_is_not_started_twice(tmp_path: Path) -> None:
+    go = tmp_path / "go"
+    with nothing_left() as run_id:
+        plan = _plan(run_id, payload(_WAITS, go=str(go)))
+        _execute(plan, Manner.LEAVE)
+        pids: list[Json] = []
+
+        def tell(event: Event) -> None:
+            if isinstance(event, RecordArrived) and "pid" in event.record:
+                pids.append(event.record["pid"])
+                go.touch()
+
+        done = _execute(plan, Manner.FOLLOW, tell)
+        assert done.status is Status.OK
+        assert len(pids) == 1
+
+
+def test_a_run_left_alone_can_be_cancelled(tmp_path: Path) -> None:
+    with nothing_left() as run_id:
+        plan = _plan(run_id, payload(_WAITS, go=str(tmp_path / "never")))
+        _execute(plan, Manner.LEAVE)
+        ended = _execute(plan, Manner.CANCEL)
+        assert (ended.status, ended.survivors, _code(ended)) == (Status.CANCELLED, 0, "cancelled")
+
+
+def test_a_newer_controller_takes_a_run_over_and_the_older_is_told(tmp_path: Path) -> None:
+    go = tmp_path / "go"
+
+    async def both(run_id: str) -> list[Outcome]:
+        plan = _plan(run_id, payload(_WAITS, go=str(go)))
+        there = asyncio.Event()
+        first = asyncio.create_task(execute(plan, lambda event: there.set() if _is_record(event) else None))
+        await there.wait()
+        there.clear()
+        second = asyncio.create_task(
+            execute(plan, lambda event: there.set() if _is_record(event) else None, manner=Manner.ATTACH)
+        )
+        await there.wait()
+        (older,) = (await first).outcomes
+        go.touch()
+        (newer,) = (await second).outcomes
+        return [older, newer]
+
+    with nothing_left() as run_id:
+        older, newer = asyncio.run(both(run_id))
+    assert (older.status, _code(older)) == (Status.LOST, "taken_over")
+    assert (newer.status, len(newer.records)) == (Status.OK, 2)
+
+
+def _is_record(event: Event) -> bool:
+    return isinstance(event, RecordArrived)
+
+
+# --- the numbering ---
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(data=st.data())
+def test_whatever_is_dropped_the_messages_are_those_said(data: st.DataObject) -> None:
+    """Say, send, acknowledge and lose in any order: what a controller has taken is always exactly what was said."""
+    from remoterun.remote.link import Spool
+
+    spool = Spool(1 << 20, data.draw(st.integers(0, 4000), label="kept bytes"))
+    said: list[bytes] = []
+    taken: list[bytes] = []
+    sent = 0
+    for step in data.draw(st.lists(st.sampled_from(["said", "sent", "lost", "acknowledged"]), max_size=60)):
+        if step == "said":
+            said.append(b"%d" % len(said) * data.draw(st.integers(0, 200)))
+            spool.add(wire.RECORD, said[-1])
+        elif step == "sent" and sent < spool.count:
+            number, sent = sent, sent + 1
+            kind, body = spool.message(number)
+            assert kind == wire.RECORD
+            assert number == len(taken)
+            taken.append(body)
+        elif step == "lost":
+            # Some that were sent did not arrive; the next connection begins with the first of these.
+            arrived = data.draw(st.integers(spool.acknowledged, len(taken)))
+            del taken[arrived:]
+            sent = arrived
+            assert spool.first <= sent <= spool.count
+        elif step == "acknowledged":
+            spool.acknowledge(data.draw(st.integers(spool.acknowledged, len(taken))))
+    assert taken == said[: len(taken)]
+    assert spool.acknowledged <= len(taken)
