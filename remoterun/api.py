@@ -21,6 +21,7 @@ from remoterun.model import (
     Json,
     Limits,
     Manner,
+    OtherWork,
     PayloadWork,
     Plan,
     Playbook,
@@ -182,6 +183,23 @@ class Project:
         if problems:
             raise ConfigError(problems)
         return found
+
+    def plan_other(self, run_id: str, choice: Choice) -> Plan:
+        """Plan to look after a run that was started on another machine: what it is, its targets say.
+
+        Raises:
+            ConfigError: when nothing was chosen.
+        """
+        jobs = [
+            Job(
+                target=target,
+                step=0,
+                work=OtherWork(),
+                limits=Limits().merged(target.limits).merged(choice.limits),
+            )
+            for target in self.select(choice)
+        ]
+        return replace(_plan("attached", None, jobs, choice), run_id=run_id)
 
     def plan_work(self, name: str, work: Work, choice: Choice) -> Plan:
         """Plan a script or a program on the chosen targets.

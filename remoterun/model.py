@@ -295,7 +295,15 @@ class CacheWork:
     """Empty the target's cache of packs."""
 
 
-Work: TypeAlias = PayloadWork | ScriptWork | ExecWork | CacheWork
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OtherWork:
+    """Look after what somebody else has started; what it is, its target says: a payload, or a program that streams."""
+
+    payload: PayloadRef | None = None
+    streams: bool = False
+
+
+Work: TypeAlias = PayloadWork | ScriptWork | ExecWork | CacheWork | OtherWork
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

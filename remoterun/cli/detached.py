@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Final
 
-import typer
-
+from remoterun.api import Project
 from remoterun.cli.history import RunArgument, programs_of
 from remoterun.cli.options import Flags, sharing
 from remoterun.cli.output import tell
@@ -17,15 +17,24 @@ from remoterun.history import History, HistoryError, default_folder
 from remoterun.model import Manner, Phase, RunStatus, Status
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from remoterun.model import Outcome, Run
 
-    from remoterun.model import Outcome, Plan, Run
-
+# As `new_run_id` makes them: the beginning of one will not do where there is nothing to compare it with.
+_RUN_ID: Final = re.compile(r"\d{8}T\d{6}Z-[0-9a-f]{8}")
 # What no look at a target changes any more.
 _UNKNOWN = frozenset({Status.RUNNING, Status.LOST, Status.CANCELLED})
 
 
-@sharing("output", "quiet", "verbose")
+# How to get there, where the run was started on another machine.
+_WAY = ("without", "only", "project", "venv", "python", "user", "guest_user", "port", "identity", "known_hosts")
+_shared = sharing("on", *_WAY, "host_key", "ssh_config", "jump", "hop", "become", "output", "quiet", "verbose")
+
+
+class GoingOnError(HistoryError):
+    """Say that another process follows the run."""
+
+
+@_shared
 def attach(run: RunArgument, *, flags: Flags) -> int:
     """Follow a run that goes on without us, from its beginning to its end: one detached, or one whose process is gone.
 
@@ -34,7 +43,7 @@ def attach(run: RunArgument, *, flags: Flags) -> int:
     return _take_up(run, flags, Manner.ATTACH)[1]
 
 
-@sharing("output", "quiet", "verbose")
+@_shared
 def collect(run: RunArgument, *, flags: Flags) -> int:
     """Fetch what is finished of a run that goes on without us, and leave the rest of it to itself.
 
@@ -45,21 +54,13 @@ def collect(run: RunArgument, *, flags: Flags) -> int:
     return RunStatus.INCOMPLETE.exit_code if at_work else status
 
 
-@sharing("output", "quiet", "verbose")
-def cancel(
-    run: RunArgument,
-    *,
-    on: Annotated[
-        list[str] | None,
-        typer.Option("--on", metavar="PATTERN", help="Only these targets: id, name or glob. Repeat for more."),
-    ] = None,
-    flags: Flags,
-) -> int:
-    """End a run that goes on without us, and wait until its targets confirm it.
+@_shared
+def cancel(run: RunArgument, *, flags: Flags) -> int:
+    """End a run that goes on without us, or what is left of it on some targets, and wait until they confirm it.
 
-    Exit status 0 when nothing of it is left anywhere.
+    Exit status 0 when nothing of it is left there.
     """
-    found, status = _take_up(run, flags, Manner.CANCEL, _chosen(on) if on else None)
+    found, status = _take_up(run, flags, Manner.CANCEL)
     if status not in {0, RunStatus.INCOMPLETE.exit_code}:
         return status
     left = [outcome for outcome in found.outcomes if _may_go_on(outcome)]
@@ -70,27 +71,30 @@ def _may_go_on(outcome: Outcome) -> bool:
     return outcome.status in _UNKNOWN and outcome.phase is not Phase.PLAN and outcome.survivors != 0
 
 
-def _chosen(patterns: list[str]) -> Callable[[Outcome], bool]:
-    def chosen(outcome: Outcome) -> bool:
-        names = (outcome.target, outcome.name or outcome.target)
-        return any(fnmatchcase(name, pattern) for name in names for pattern in patterns)
-
-    return chosen
+def _is_chosen(outcome: Outcome, patterns: list[str]) -> bool:
+    names = (outcome.target, outcome.name or outcome.target)
+    return any(fnmatchcase(name, pattern) for name in names for pattern in patterns)
 
 
-def _take_up(
-    name: str, flags: Flags, manner: Manner, chosen: Callable[[Outcome], bool] | None = None
-) -> tuple[Run, int]:
+def _take_up(name: str, flags: Flags, manner: Manner) -> tuple[Run, int]:
     """Go to the targets that have no outcome yet, or those chosen of them; what is known of the others stays."""
-    with History.open(default_folder()) as history:
-        kept = history.find(name)
-        if kept.running:
-            raise HistoryError(f"run {kept.run_id} is going on in another process: Ctrl-C there ends it")
-        earlier, plan = history.run(kept), history.plan(kept)
+    try:
+        with History.open(default_folder()) as history:
+            kept = history.find(name)
+            if kept.running:
+                raise GoingOnError(f"run {kept.run_id} is going on in another process: Ctrl-C there ends it")
+            earlier, plan = history.run(kept), history.plan(kept)
+    except HistoryError as error:
+        if isinstance(error, GoingOnError) or not _RUN_ID.fullmatch(name):
+            raise
+        if not flags.on:
+            raise HistoryError(f"{error}; if it was started on another machine, say where it runs: --on") from error
+        other = Project.load(flags.project).plan_other(name, flags.choice())
+        return perform(other, flags.showing(), manner=manner)
     if any(job.step for job in plan.jobs):
         raise HistoryError(f"run {kept.run_id} has several steps: `remoterun resume {kept.run_id}` goes on with it")
     at_work = [outcome for outcome in earlier.outcomes if _is_open(outcome)]
-    wanted = [outcome for outcome in at_work if chosen is None or chosen(outcome)]
+    wanted = [outcome for outcome in at_work if not flags.on or _is_chosen(outcome, flags.on)]
     if at_work and not wanted:
         raise ConfigError(Problem(path="--on", message=f"no target at work on run {kept.run_id} is called so"))
     if not wanted:
@@ -98,14 +102,12 @@ def _take_up(
         print_run(earlier, flags.showing(), programs=programs_of(plan))
         return earlier, earlier.status.exit_code
     known = tuple(outcome for outcome in earlier.outcomes if outcome not in wanted)
-    return _perform(plan, flags, manner, replace(earlier, outcomes=known))
+    return perform(
+        plan, flags.showing(), programs=programs_of(plan), earlier=replace(earlier, outcomes=known), manner=manner
+    )
 
 
 def _is_open(outcome: Outcome) -> bool:
     """Tell whether a target may still be at work: it was left to itself, or what followed it was cut."""
     cut = outcome.error is not None and outcome.error.code in {"run_cut", "connection_lost"}
     return outcome.status is Status.RUNNING or cut
-
-
-def _perform(plan: Plan, flags: Flags, manner: Manner, earlier: Run) -> tuple[Run, int]:
-    return perform(plan, flags.showing(), programs=programs_of(plan), earlier=earlier, manner=manner)

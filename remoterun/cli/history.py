@@ -15,7 +15,7 @@ from remoterun.cli.output import tell, write, write_json
 from remoterun.cli.perform import perform, print_run
 from remoterun.errors import ConfigError, Problem
 from remoterun.history import History, HistoryError, Kept, default_folder
-from remoterun.model import Json, PayloadWork, Plan, Run, Status, parse_duration
+from remoterun.model import ExecWork, Json, Plan, Run, ScriptWork, Status, parse_duration
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -157,7 +157,7 @@ def rerun(
 
 def programs_of(plan: Plan) -> bool:
     """Tell whether a plan runs a person's script or program."""
-    return not any(isinstance(job.work, PayloadWork) for job in plan.jobs)
+    return any(isinstance(job.work, ScriptWork | ExecWork) for job in plan.jobs)
 
 
 @app.command()

@@ -192,8 +192,8 @@ class Leg:
             # It was stopped, or has just ended: the controller asks again.
             return True
         if isinstance(found, tuple):
-            link, first, count = found
-            self._say(ATTACHED, {"first": first, "count": count})
+            link, first, count, about = found
+            self._say(ATTACHED, {"first": first, "count": count, "about": about.decode("ascii")})
             self._relay(link, 0, resumable=True)
         elif found is not None:
             self._refuse(*_REFUSALS[found])

@@ -17,8 +17,9 @@ from remoterun.remote.wire import ACK, CANCEL, HEARTBEAT, PROGRESS, SUPERVISOR_S
 
 # Controller, generation, the number of the next message, and the nonce of the frames on this connection.
 _ASKED = struct.Struct(">8sIQ8s")
-# The answer, the first message that is still kept, and how many there are.
-_ANSWER = struct.Struct(">BQQ")
+# The answer, the first message that is still kept, how many there are, and the size of what follows: what to know of
+# the run.
+_ANSWER = struct.Struct(">BQQI")
 ACCEPTED, OLDER, FORGOTTEN = 1, 2, 3
 # Worth nothing a moment later.
 _TRANSIENT = (HEARTBEAT, PROGRESS)
@@ -106,6 +107,7 @@ class Link:
         self.heard = time.monotonic()
         self._holder: tuple[bytes, int] = asked[:2]
         self._ousted: list[bytes] = []
+        self._about: bytes = request["about"]  # type: ignore[assignment]
         self._leg: socket.socket | None = socket.socket(fileno=fd)
         self._listener: socket.socket | None = None
         self._waiting: dict[int, tuple[socket.socket, bytearray]] = {}
@@ -286,7 +288,7 @@ class Link:
         controller, generation, number, nonce = _ASKED.unpack(said)
         answer = self._judge(controller, generation, number)
         try:
-            caller.send(_ANSWER.pack(answer, self.spool.first, self.spool.count))
+            caller.send(_ANSWER.pack(answer, self.spool.first, self.spool.count, len(self._about)) + self._about)
         except OSError:
             answer = 0
         if answer != ACCEPTED:
@@ -348,7 +350,9 @@ def _call(key: str) -> socket.socket | None:
     return caller if _is_ours(caller) else None
 
 
-def attach(key: str, nonce: bytes, wanted: tuple[bytes, int, int, bool]) -> tuple[socket.socket, int, int] | int | None:
+def attach(
+    key: str, nonce: bytes, wanted: tuple[bytes, int, int, bool]
+) -> tuple[socket.socket, int, int, bytes] | int | None:
     """Ask the supervisor of a run for its messages, from one on.
 
     Args:
@@ -357,8 +361,8 @@ def attach(key: str, nonce: bytes, wanted: tuple[bytes, int, int, bool]) -> tupl
         wanted: the controller, its generation, the number of the next message, and what only the leg looks at.
 
     Returns:
-        The connection, the first message that is kept and how many there are; the supervisor's refusal; or None where
-        there is no supervisor.
+        The connection, the first message that is kept, how many there are, and what to know of the run; the
+        supervisor's refusal; or None where there is no supervisor.
 
     Raises:
         OSError: when it does not answer.
@@ -367,15 +371,20 @@ def attach(key: str, nonce: bytes, wanted: tuple[bytes, int, int, bool]) -> tupl
     if caller is None:
         return None
     caller.sendall(_ASKED.pack(*wanted[:3], nonce))
-    answer = b""
-    while len(answer) < _ANSWER.size:
-        data = caller.recv(_ANSWER.size - len(answer))
-        if not data:
-            raise OSError("the supervisor hung up")
-        answer += data
-    verdict, first, count = _ANSWER.unpack(answer)
+    verdict, first, count, size = _ANSWER.unpack(_receive(caller, _ANSWER.size))
+    about = _receive(caller, size)
     if verdict != ACCEPTED:
         caller.close()
         return int(verdict)
     caller.setblocking(False)
-    return caller, first, count
+    return caller, first, count, about
+
+
+def _receive(caller: socket.socket, size: int) -> bytes:
+    answer = b""
+    while len(answer) < size:
+        data = caller.recv(size - len(answer))
+        if not data:
+            raise OSError("the supervisor hung up")
+        answer += data
+    return answer

@@ -160,10 +160,10 @@ class Collector:
     def _started(self, value: dict[str, Json]) -> None:
         self.resumable = value.get("resumable") is True
 
-    def announced(self, body: bytes) -> int:
-        """Return how many messages a target says there are for whoever takes up its run."""
-        count = _number(self._object(wire.ATTACHED, body).get("count"))
-        return int(count or 0)
+    def announced(self, body: bytes) -> tuple[int, Json]:
+        """Return how many messages there are for whoever takes up a run, and what the target knows of it."""
+        value = self._object(wire.ATTACHED, body)
+        return int(_number(value.get("count")) or 0), value.get("about")
 
     def _record(self, value: dict[str, Json]) -> Event:
         self.records.append(value)

@@ -271,9 +271,13 @@ class Conversation:
     def _begin(self, body: bytes) -> None:
         """Follow what has begun, or do whatever else there is to do with it."""
         dialogue = self.dialogue
+        self._collect_to, about = dialogue.collector.announced(body)
+        try:
+            dialogue.learn(about)
+        except ValueError as error:
+            raise TargetError("result_damaged", f"what the target knows of the run makes no sense: {error}") from error
         if not dialogue.started:
             dialogue.started, dialogue.begun = True, self._loop.time()
-        self._collect_to = self.dialogue.collector.announced(body)
         self._move(Phase.RUN, "idle", self._job.limits.idle)
         self._do(self._ping())
         if dialogue.manner is Manner.LEAVE:

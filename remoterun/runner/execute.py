@@ -10,8 +10,8 @@ from remoterun.errors import CODES, TargetError
 from remoterun.events import OnEvent, OutcomeReady, RunFinished, RunStarted
 from remoterun.model import ErrorInfo, Job, Manner, Outcome, Phase, Plan, Run, Status, judge
 from remoterun.runner.control import Control, cancelled
-from remoterun.runner.jobrun import JobRun, payload_of
-from remoterun.runner.request import Packed
+from remoterun.runner.jobrun import JobRun
+from remoterun.runner.request import Packed, payload_of
 from remoterun.secrets import NO_SECRETS
 
 if TYPE_CHECKING:

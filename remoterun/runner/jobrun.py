@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Final
 from remoterun import hops
 from remoterun.errors import CODES, TargetError
 from remoterun.events import TargetMoved
-from remoterun.model import ErrorInfo, Job, Manner, Outcome, PayloadRef, PayloadWork, Phase, Status, format_duration
+from remoterun.model import ErrorInfo, Job, Manner, Outcome, Phase, Status, format_duration
 from remoterun.runner.clock import Clock
 from remoterun.runner.control import Control, cancelled
 from remoterun.runner.conversation import Conversation
 from remoterun.runner.dialogue import Dialogue
-from remoterun.runner.request import Packed, Request
+from remoterun.runner.request import Packed, Request, payload_of
 
 if TYPE_CHECKING:
     from remoterun.events import OnEvent
@@ -145,7 +145,7 @@ class JobRun:
 
     def _explained(self, error: TargetError) -> TargetError:
         """Tell a run that its lease has ended from one that is gone though the lease is not over."""
-        lease = self._job.limits.lease
+        lease = self._dialogue.job.limits.lease
         if error.code != "lease_expired" or not self._dialogue.started or lease is None:
             return error
         boot, before = self._boot_id(), self._boot_before
@@ -268,7 +268,7 @@ class JobRun:
             status=status,
             phase=self._phase,
             error=error,
-            payload=payload_of(job),
+            payload=payload_of(self._dialogue.job),
             timings_s=self._clock.timings(),
         )
         if talk is None:
@@ -289,11 +289,6 @@ class JobRun:
             noise=talk.noise,
             log=tuple(got.log),
         )
-
-
-def payload_of(job: Job) -> PayloadRef | None:
-    """Identify the payload of a job; None for a person's own script or program."""
-    return job.work.pack.ref if isinstance(job.work, PayloadWork) else None
 
 
 def _least(one: float | None, other: float | None) -> float | None:

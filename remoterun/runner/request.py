@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import marshal
 import struct
 import zlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from os import urandom
 from typing import TYPE_CHECKING, Final
 
-from remoterun.model import CacheWork, ExecWork, Job, Pack, PayloadWork, ScriptWork
+from remoterun.model import (
+    CacheWork,
+    ExecWork,
+    Job,
+    OtherWork,
+    Pack,
+    PayloadRef,
+    PayloadWork,
+    ScriptWork,
+    Severity,
+)
 from remoterun.remote.bundle import program
 from remoterun.remote.stage0 import code_key, opening
 from remoterun.remote.wire import ACK, PACK, REQUEST, Encoder
@@ -27,6 +38,8 @@ GRACE_S: Final = 5.0
 _SILENCE_S: Final = 45.0
 _BEAT_S: Final = 5.0
 _KEEP_PAYLOAD: Final = (512 * 1024, 512 * 1024)
+# Those that the target itself has an eye on.
+_KEPT_LIMITS: Final = ("run", "stall", "lease")
 _KEEP_ALONE: Final = (4 << 20, 4 << 20)
 # Bytes of messages that wait on the target to be acknowledged before the payload has to, and bytes that it keeps at
 # all. A run that goes on without us has room for everything that an outcome may hold.
@@ -138,6 +151,7 @@ class Request:
             "lease": job.limits.lease,
             "spool": _SPOOL_ALONE if self._alone else _SPOOL,
             "attach": (attach.controller, attach.generation, attach.number, attach.only),
+            "about": describe(job),
         }
         return body | self._work()
 
@@ -150,6 +164,8 @@ class Request:
         work = self._job.work
         if isinstance(work, CacheWork):
             return {"mode": "gc"}
+        if isinstance(work, OtherWork):
+            return {"mode": "attach"}
         if isinstance(work, ExecWork):
             return {"mode": "exec", "argv": list(work.argv), "keep": self._keep}
         if isinstance(work, ScriptWork):
@@ -193,4 +209,43 @@ def beat_s(job: Job) -> float:
 
 def streams(job: Job) -> bool:
     """Tell whether this job's output is passed on as it comes: a person's script or program, not a payload."""
-    return isinstance(job.work, (ScriptWork, ExecWork))
+    return isinstance(job.work, (ScriptWork, ExecWork)) or (isinstance(job.work, OtherWork) and job.work.streams)
+
+
+def payload_of(job: Job) -> PayloadRef | None:
+    """Identify the payload of a job; None for a person's own script or program."""
+    if isinstance(job.work, OtherWork):
+        return job.work.payload
+    return job.work.pack.ref if isinstance(job.work, PayloadWork) else None
+
+
+def describe(job: Job) -> bytes:
+    """Write down what a controller that has no plan of a run must know to follow it: for the target to keep."""
+    ref = payload_of(job)
+    about = {
+        "payload": None if ref is None else {"name": ref.name, "version": ref.version, "sha256": ref.sha256},
+        "streams": streams(job),
+        "fail_on": job.fail_on.value,
+        "limits": {name: getattr(job.limits, name) for name in _KEPT_LIMITS},
+    }
+    return json.dumps(about, separators=(",", ":")).encode("ascii")
+
+
+def described(job: Job, about: object) -> Job:
+    """Return a job with what its target kept of `describe`; a target is free to lie about its own outcome.
+
+    Raises:
+        ValueError: when that is not of its form.
+    """
+    try:
+        value = json.loads(str(about))
+        ref, limits = value["payload"], value["limits"]
+        known = {name: None if limits[name] is None else float(limits[name]) for name in _KEPT_LIMITS}
+        payload = None
+        if ref is not None:
+            version = None if ref["version"] is None else str(ref["version"])[:64]
+            payload = PayloadRef(name=str(ref["name"])[:200], version=version, sha256=str(ref["sha256"])[:64])
+        work = OtherWork(payload=payload, streams=value["streams"] is True)
+        return replace(job, work=work, fail_on=Severity(value["fail_on"]), limits=job.limits.merged(known))
+    except (TypeError, KeyError, ValueError, RecursionError) as error:
+        raise ValueError(f"{type(error).__name__}: {error}") from error

@@ -255,6 +255,31 @@ def test_a_run_left_alone_is_cancelled(host: LabHost, project: Project) -> None:
     assert again.status == 0, again
 
 
+def test_a_run_is_looked_after_from_another_machine(
+    host: LabHost, project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its id and an inventory are enough: what it is, the targets say."""
+    first = _detach(project, "count", "--on", "cut/200", "--set", "pause=0.02")
+    second = _detach(project, "family", "--on", "cut/200")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "elsewhere"))
+    refused = _history("collect", first, "--output", "json")
+    assert refused.status == 2
+    assert "--on" in refused.document["message"]
+    followed = project.run("attach", first, "--on", "cut/200", "--output", "json")
+    outcome = followed.outcome("cut/200")
+    assert (followed.status, outcome["status"], outcome["payload"]["name"]) == (0, "ok", "count")
+    assert [record["number"] for record in outcome["records"]] == list(range(200))
+    assert project.run("collect", second, "--on", "cut/200", "--output", "json").status == 3
+    ended = _history("cancel", second, "--output", "json")
+    assert (ended.status, ended.outcome("cut/200")["status"], ended.outcome("cut/200")["survivors"]) == (
+        0,
+        "cancelled",
+        0,
+    )
+    nothing = project.run("attach", "20260101T000000Z-00000000", "--on", "cut/200", "--output", "json")
+    assert nothing.outcome("cut/200")["error"]["code"] == "lease_expired"
+
+
 def test_a_program_left_alone_keeps_its_output(host: LabHost, project: Project) -> None:
     words = ("exec", "--on", "cut/200", "--detach", "--output", "json", "--", "/bin/sh", "-c", "sleep 1; echo done")
     assert project.run(*words).status == 0

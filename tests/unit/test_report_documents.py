@@ -121,6 +121,7 @@ def test_a_run_has_the_documented_fields_in_their_order() -> None:
         "lost": 0,
         "cancelled": 0,
         "not_started": 0,
+        "running": 0,
     }
 
 
