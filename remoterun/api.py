@@ -147,7 +147,8 @@ class Project:
         flags = (choice.overrides or Overrides()).checked()
         playbook = Playbook(name=CHECK, steps=(Step(payload=CHECK, fail_on=fail_on),))
         # Two audits at a time would only share the disk, and take from whatever trains here.
-        alone = replace(choice, targets_at_once=1)
+        # And no connection can be lost here: who ends the audit, in whatever way, wants it ended.
+        alone = replace(choice, targets_at_once=1, limits={"lease": None, **choice.limits})
         return self._planned(playbook, alone, lambda: path_targets(paths, flags, var="checkpoints"))
 
     def _planned(self, playbook: Playbook, choice: Choice, select: Callable[[], Sequence[Target]]) -> Plan:

@@ -15,7 +15,7 @@ from remoterun.cli.output import tell, write, write_json
 from remoterun.cli.perform import perform, print_run
 from remoterun.errors import ConfigError, Problem
 from remoterun.history import History, HistoryError, Kept, default_folder
-from remoterun.model import ExecWork, Json, Plan, Run, ScriptWork, Status, parse_duration
+from remoterun.model import ExecWork, Json, Plan, Run, RunStatus, ScriptWork, Status, parse_duration
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -55,7 +55,9 @@ def runs(
 def _row(kept: Kept) -> tuple[str, ...]:
     counts = ", ".join(f"{count} {status}" for status, count in sorted(kept.counts.items()))
     missing = kept.jobs - sum(kept.counts.values())
-    more = f"{missing} to come" if kept.running else f"{missing} without an outcome"
+    more = f"{missing} without an outcome"
+    if kept.running or kept.status is RunStatus.DETACHED:
+        more = f"{missing} to come" if kept.running else f"{missing} at work"
     return kept.run_id, kept.playbook, _status(kept), ", ".join(filter(None, (counts, more if missing else "")))
 
 
@@ -89,7 +91,9 @@ def show(run: RunArgument, *, flags: Flags) -> int:
 
         write(b"".join(line for event in _events(found, plan) if (line := event_line(event)) is not None))
         return 0
-    programs = all(outcome.payload is None for outcome in found.outcomes)
+    # What has no outcome yet does not say what it is.
+    known = [outcome for outcome in found.outcomes if outcome.status not in {Status.RUNNING, Status.LOST}]
+    programs = bool(known) and all(outcome.payload is None for outcome in known)
     if programs and flags.output is Format.TABLE:
         for outcome in found.outcomes:
             if len(found.outcomes) > 1:

@@ -34,7 +34,8 @@ _SO_PEERCRED = 17
 _NUMBER = struct.Struct(">Q")
 
 
-def _address(key: str) -> bytes:
+def address(key: str) -> bytes:
+    """Return the name in the abstract namespace that the supervisor of a run listens on."""
     # The name is not the key: every user of the machine can read it.
     name: str = sha256(key.encode()).hexdigest()[:32]
     return b"\0remoterun/" + name.encode()
@@ -132,7 +133,7 @@ class Link:
         try:
             listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             listener.setblocking(False)
-            listener.bind(_address(key))
+            listener.bind(address(key))
             listener.listen(_MAX_WAITING)
         except OSError as error:
             if is_listening(key):
@@ -344,7 +345,7 @@ def _call(key: str) -> socket.socket | None:
     try:
         caller = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         caller.settimeout(_ANSWER_S)
-        caller.connect(_address(key))
+        caller.connect(address(key))
     except OSError:
         return None
     return caller if _is_ours(caller) else None

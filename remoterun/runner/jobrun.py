@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from remoterun import hops
 from remoterun.errors import CODES, TargetError
-from remoterun.events import TargetMoved
+from remoterun.events import Logged, TargetMoved
 from remoterun.model import ErrorInfo, Job, Manner, Outcome, Phase, Status, format_duration
 from remoterun.runner.clock import Clock
 from remoterun.runner.control import Control, cancelled
@@ -112,6 +112,9 @@ class JobRun:
                     raise self._given_up(lost, trouble) from error
                 wait = min(_LONGEST_BACKOFF_S, _BACKOFF_S * 2**tries)
             self._moved(Phase.CONNECT, waiting=False)
+            target, step = self._job.target.id, self._job.step
+            text = f"remoterun: {self._vault.redactor.text(trouble.message)}; the run is taken up again"
+            self._tell(Logged(target=target, step=step, text=text))
             self._control.enter(None)
             try:
                 await asyncio.sleep(wait * random.uniform(0.5, 1.0))  # noqa: S311 - jitter

@@ -7,10 +7,12 @@ import os
 import shutil
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
+from tests.support.lab import wait_for
 from tests.support.project import REMOTERUN, Project, Result
 
 DATA = Path(__file__).parents[2] / "remoterun/lab/data"
@@ -294,6 +296,30 @@ def test_nothing_heavy_is_imported_for_a_plan(folder: Path) -> None:
     loaded = subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, check=True).stderr
     for module in ("asyncssh", "pydantic", "yaml", "rich", "numpy", "remoterun.payloads.check_ckpt"):
         assert f"'{module}'" not in loaded
+
+
+def test_a_killed_check_leaves_nothing_at_work(folder: Path) -> None:
+    checkpoint = folder / "big.safetensors"
+    size = 60 << 20
+    header = json.dumps({"w": {"dtype": "F32", "shape": [size // 4], "data_offsets": [0, size]}}).encode()
+    checkpoint.write_bytes(len(header).to_bytes(8, "little") + header + bytes(size))
+    words = ("check", str(checkpoint), "--set", "max_mbps=1", "--output", "jsonl")
+    process = subprocess.Popen([*REMOTERUN, *words], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    assert process.stdout is not None
+    run_id = json.loads(process.stdout.readline())["run_id"]
+    wait_for(lambda: _marked(run_id) != [], "the audit to begin")
+    process.kill()
+    process.communicate(timeout=60)
+    wait_for(lambda: _marked(run_id) == [], "everything to end")
+
+
+def _marked(run_id: str) -> list[str]:
+    found = []
+    for place in Path("/proc").glob("[0-9]*/environ"):
+        with suppress(OSError):
+            if f"REMOTERUN_RUN={run_id}/".encode() in place.read_bytes():
+                found.append(place.parent.name)
+    return found
 
 
 def test_root_is_not_needed(folder: Path, own_home: Path) -> None:
