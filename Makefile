@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test quick lint types format bench clean
+.PHONY: demo test quick soak lint types format bench clean
 
 demo: $(VENV)/.runtime
 	@$(BIN)/remoterun demo
@@ -13,6 +13,9 @@ test: $(VENV)/.test
 
 quick: $(VENV)/.test
 	$(BIN)/python -m pytest -q -m "not lab and not slow"
+
+soak: $(VENV)/.test
+	REMOTERUN_SOAK=1 $(BIN)/python -m pytest -q tests/lab/test_random_faults.py tests/lab/test_connections.py -k "one_true_outcome or killed_controller"
 
 lint: $(VENV)/.test
 	$(BIN)/ruff format --check .

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 _HEADER: Final = """\
 # Written by remoterun's lab: a host with its guests, all of them inside one process on this machine.
-# The port and the keys are good for as long as it runs.
+# The port and the keys are good for as long as it runs. And so is what runs in its guests: with `lease: none` it ends
+# with its connection.
 """
 _DEFAULT: Final = (Guest(id=100, name="guest"),)
 
@@ -151,6 +152,7 @@ def _inventory(host: str, port: int, guests: tuple[Guest, ...]) -> str:
                 "identity_file": f"keys/{KEY}",
                 "known_hosts": f"keys/{KNOWN_HOSTS}",
                 "ssh_config": "none",
+                "limits": {"lease": "none"},
                 "guests": {guest.id: _guest(guest) for guest in guests},
             }
         }

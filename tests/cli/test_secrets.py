@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import subprocess
@@ -190,6 +191,22 @@ def test_programs_get_them_and_their_output_is_clean(project: Project, tmp_path:
     cut = "import os, sys; sys.stdout.write('x ' + os.environ['PEM'][:3])"
     result = project.run("exec", *flags, "--", sys.executable, "-c", cut)
     assert result.stdout == b"x ---"
+    assert leaks(everything_kept(tmp_path / "state")) == []
+
+
+def test_a_target_that_repeats_what_it_is_told_gives_nothing_away(project: Project, tmp_path: Path) -> None:
+    parrot = tmp_path / "python3"
+    # Without their first byte the frames of a request are noise.
+    code = "import os\nwhile data := os.read(0, 1 << 16): os.write(1, data.replace(bytes([0xF7]), b''))"
+    parrot.write_text(f"#!{sys.executable}\n{code}\n", "utf-8")
+    parrot.chmod(0o755)
+    result = project.run("play", "tell-all", "--python", str(parrot), "--limit", "enter=3s", "--output", "json", "-vv")
+    outcome = result.outcome("here")
+    assert outcome["status"] in {"failed", "timeout"}
+    assert "[secret token]" in outcome["noise"]
+    assert leaks(result.stdout) == leaks(result.stderr) == []
+    kept = base64.b64decode(outcome.get("noise_b64", ""))
+    assert leaks(kept) == []
     assert leaks(everything_kept(tmp_path / "state")) == []
 
 

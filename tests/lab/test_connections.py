@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.campaign import turns
 from tests.support.lab import Guest, Lab, LabHost, guest, wait_for
 from tests.support.project import REMOTERUN, Project, Result, write_project
 
@@ -186,7 +187,7 @@ def test_a_controller_that_comes_too_late_is_told_of_the_lease(host: LabHost, pr
     assert "--detach" in outcome["error"]["hint"]
 
 
-@pytest.mark.parametrize("turn", range(5))
+@pytest.mark.parametrize("turn", turns(5, 50))
 def test_a_killed_controller_leaves_nothing_after_the_lease(
     host: LabHost, project: Project, turn: int, seed: int
 ) -> None:
@@ -312,6 +313,25 @@ def test_a_frozen_guest_that_thaws_does_not_go_on_late(host: LabHost, project: P
     assert (outcome["status"], outcome["error"]["code"]) == ("lost", "idle_timeout")
     # Its lease is not over: it was told to end, and hears of it when it thaws.
     _wait_until_empty(host.guest(200), 15)
+
+
+def test_ctrl_c_without_a_connection_says_what_nobody_could_confirm(host: LabHost, project: Project) -> None:
+    lines = Lines(project, "play", "family", "--on", "cut/200", "--lease", "6s", "-v")
+    lines.until("record")
+    host.stop_sshd(sessions=True)
+    try:
+        assert lines.process.stderr is not None
+        while b"taken up again" not in (told := lines.process.stderr.readline()):
+            assert told, "the loss of the connection is told"
+        os.kill(lines.process.pid, signal.SIGINT)
+        outcome = lines.finish()
+    finally:
+        host.start_sshd()
+    assert lines.process.returncode == 130
+    assert (outcome["status"], outcome["survivors"]) == ("cancelled", None)
+    assert "within its lease of 6s" in outcome["error"]["message"]
+    # And so it does.
+    _wait_until_empty(host.guest(200))
 
 
 def test_ctrl_c_ends_twenty_families_and_counts_them(lab: Lab, tmp_path: Path) -> None:
