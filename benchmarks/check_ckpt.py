@@ -21,7 +21,7 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
-from benchmarks.measure import Sample, line, median, run_once, run_pairs
+from benchmarks.measure import Sample, line, median, run_once, run_turns
 from remoterun.catalog import Catalog
 
 _MAKE = """
@@ -125,17 +125,20 @@ def warm(bench: Bench, megabytes: int, times: int) -> list[dict[str, Any]]:
     ]
     if bench.libraries:
         cases[4:4] = [("numpy", pack, True, 2) for pack in bench.packs]
-    results = []
-    for engine, pack, libraries, workers in cases:
-        name = f"{engine}{' and isal' if libraries else ''}, {pack}, {workers} worker(s)"
-        ours = bench.argv(path, pack=pack, libraries=libraries, engine=engine, workers=workers)
-        usual, mine = run_pairs([sys.executable, "-c", _USUAL, str(path)], ours, times=times)
-        results.append(_report(name, size, median(usual), median(mine)))
-    return results
+    names = [
+        f"{engine}{' and isal' if libraries else ''}, {pack}, {workers} worker(s)"
+        for engine, pack, libraries, workers in cases
+    ]
+    ours = [
+        bench.argv(path, pack=pack, libraries=libraries, engine=engine, workers=workers)
+        for engine, pack, libraries, workers in cases
+    ]
+    usual, *mine = map(median, run_turns([[sys.executable, "-c", _USUAL, str(path)], *ours], times=times))
+    print(line("the usual torch script", usual))
+    return [_report(name, size, usual, sample) for name, sample in zip(names, mine, strict=True)]
 
 
 def _report(name: str, size: int, usual: Sample, ours: Sample) -> dict[str, Any]:
-    print(line("the usual torch script", usual))
     print(line(f"check-ckpt, {name}", ours))
     result = {
         "check_ckpt": name,

@@ -1,4 +1,4 @@
-"""Measure whole processes in pairs, turn by turn, so that a noisy machine disturbs both alike."""
+"""Measure whole processes turn by turn, so that a noisy machine disturbs all alike."""
 
 from __future__ import annotations
 
@@ -41,10 +41,16 @@ def run_pairs(
     first: Sequence[str], second: Sequence[str], *, times: int, env: Mapping[str, str] | None = None
 ) -> tuple[list[Sample], list[Sample]]:
     """Run two programs turn by turn, each once beforehand to warm the caches."""
-    for argv in (first, second):
-        run_once(argv, env=env)
-    pairs = [(run_once(first, env=env), run_once(second, env=env)) for _ in range(times)]
-    return [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+    samples = run_turns([first, second], times=times, env=env)
+    return samples[0], samples[1]
+
+
+def run_turns(
+    programs: Sequence[Sequence[str]], *, times: int, env: Mapping[str, str] | None = None
+) -> list[list[Sample]]:
+    """Run any number of programs so, and return the samples of each."""
+    turns = [[run_once(argv, env=env) for argv in programs] for _ in range(times + 1)]
+    return [list(samples) for samples in zip(*turns[1:], strict=True)]
 
 
 def median(samples: Sequence[Sample]) -> Sample:

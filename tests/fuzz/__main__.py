@@ -1,6 +1,9 @@
-"""The long campaign: `python -m tests.fuzz --minutes 10 [--reader zip] [--from 0]`.
+"""The long campaign over the readers of checkpoints: `python -m tests.fuzz --minutes 8 [--reader zip] [--from 5000]`.
 
-Cases have numbers, so that each can be made again: `--reader zip --only 1234`. What fails is kept as files.
+Each case is a small sound checkpoint, made when the campaign begins, with damage by chance; it must end in a verdict,
+within little time and memory. The number of a case is all that it takes to make it again: `--reader zip --only 1234`.
+What fails is printed with its number and kept as files in `fuzz-failures` (`--keep`); mend it, and make a test of it.
+`test_fuzz.py` runs a few cases of every reader with all other tests.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import functools
 import io
 import json
@@ -16,9 +17,13 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.distributed as dist
 from safetensors.torch import save as save_safetensors
 from torch.distributed.checkpoint.filesystem import FileSystemWriter, SerializationFormat
 from torch.distributed.checkpoint.state_dict_saver import save
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, Shard
+from torch.testing._internal.distributed.fake_pg import FakeStore
 
 Files = Mapping[str, bytes]
 # The name of a checkpoint that is one file.
@@ -136,6 +141,48 @@ def _zero() -> Files:
     return files
 
 
+def _universal() -> Files:
+    parts = {key: _saved({"param": torch.ones(8)}) for key in ("fp32", "exp_avg", "exp_avg_sq")}
+    common = {"global_steps": 4, "param_shapes": [{"w": torch.Size([8])}], "ds_version": "0.15"}
+    files = {f"global_step4/zero/w/{key}.pt": data for key, data in {**parts, "step": _saved(4)}.items()}
+    return {"latest": b"global_step4", "global_step4/mp_rank_00_model_states.pt": _saved(common), **files}
+
+
+def _megatron() -> Files:
+    sizes = argparse.Namespace(tensor_model_parallel_size=1, pipeline_model_parallel_size=1)
+    state = {"args": sizes, "checkpoint_version": 3.0, "iteration": 4, "model": {"language_model": _state()["model"]}}
+    tracker, name = b"4", "iter_0000004/mp_rank_00/model_optim_rng.pt"
+    optimizer = {"optimizer": _state()["optimizer"], "grad_scaler": None}
+    return {"latest_checkpointed_iteration.txt": tracker, name: _saved({**state, "optimizer": optimizer})}
+
+
+def _nanochat() -> Files:
+    state = _state()
+    return {
+        "model_000004.pt": _saved(state["model"]),
+        "optim_000004_rank0.pt": _saved(state["optimizer"]),
+        "meta_000004.json": b'{"step": 4, "val_bpb": 1.5}',
+    }
+
+
+def _verl() -> Files:
+    """Save DTensors, as FSDP has them."""
+    dist.init_process_group("fake", rank=0, world_size=1, store=FakeStore())
+    try:
+        mesh = init_device_mesh("cpu", (1,))
+
+        def shared(value: torch.Tensor) -> torch.Tensor:
+            return DTensor.from_local(value, mesh, [Shard(0)], run_check=False) if value.dim() else value
+
+        state = _state()
+        model = {name: shared(value) for name, value in state["model"].items()}
+        state["optimizer"]["state"] = {0: {key: shared(each) for key, each in state["optimizer"]["state"][0].items()}}
+        parts = {"model": model, "optim": state["optimizer"], "extra_state": {"lr_scheduler": {"last_epoch": 4}}}
+        return {f"actor/{part}_world_size_1_rank_0.pt": _saved(value) for part, value in parts.items()}
+    finally:
+        dist.destroy_process_group()
+
+
 _MAKERS: Mapping[str, Callable[[], bytes | Files]] = {
     "zip": lambda: _saved(_state()),
     "zip4": lambda: _saved(_state(), pickle_protocol=4),
@@ -151,6 +198,10 @@ _MAKERS: Mapping[str, Callable[[], bytes | Files]] = {
     "trainer": _trainer,
     "adapter": _adapter,
     "zero": _zero,
+    "universal": _universal,
+    "megatron": _megatron,
+    "nanochat": _nanochat,
+    "verl": _verl,
 }
 READERS = tuple(_MAKERS)
 # Of one file each, which is all that they read.

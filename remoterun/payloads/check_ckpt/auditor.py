@@ -19,8 +19,9 @@ from .rules.catalogue import OK, bounded, next_step, severity
 from .rules.rule import BAD
 from .rules.training import pairs as moment_pairs
 from .scan.crc import Checksum, best_checksum
-from .scan.scanner import Pace, Scanner
+from .scan.scanner import Pace, Scanned, Scanner
 from .scan.spans import claim
+from .scan.workers import WorkerError
 from .series.memory import Entry, Memory, look
 from .source import NotRegularError, ShrunkError
 from .summary import Judged
@@ -139,17 +140,29 @@ class Auditor:
             done[0] += count
             self._ctx.progress(min(done[0], self._total), self._total, "bytes", name)
 
-        scanner = Scanner(
-            sources,
-            checkpoint.regions,
-            report.claims.views,
-            engine=self._engine,
-            checksum=self._checksum,
-            pace=self._pace,
-            on_bytes=on_bytes,
-            pairs=moment_pairs(checkpoint),
-        )
-        report.scanned = scanner.run(self._settings.workers)
+        def scan() -> Scanned:
+            scanner = Scanner(
+                sources,
+                checkpoint.regions,
+                report.claims.views,
+                engine=self._engine,
+                checksum=self._checksum,
+                pace=self._pace,
+                on_bytes=on_bytes,
+                pairs=moment_pairs(checkpoint),
+            )
+            return scanner.run(self._settings.workers)
+
+        try:
+            report.scanned = scan()
+        except WorkerError as error:
+            if self._engine.instead is None:
+                raise
+            # What is not indented in a traceback, behind its first line.
+            reason = next(line for line in str(error).splitlines() if not line.startswith((" ", "Traceback")))
+            self._ctx.log("engine=%s failed (%s): counting without it" % (self._engine.name, clean_text(reason)))
+            self._engine, done[0] = self._engine.instead, self._before
+            report.scanned = scan()
         if checkpoint.digests or checkpoint.rounded:
             from .scan.second_look import second_look
 

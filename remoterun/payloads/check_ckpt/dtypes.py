@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import Dict, NamedTuple, Optional, Tuple
+from typing import Dict, Optional, Tuple
+
+from .records import Record
 
 
-class Dtype(NamedTuple):
+class Dtype(Record):
     """Describe one number format.
 
     `bits`: of one element. `lane`: bytes of the unit that is looked at (a complex element has two lanes). `kind`:

@@ -13,12 +13,13 @@ import signal
 import subprocess
 import sys
 import time
-from typing import TYPE_CHECKING, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, Callable, Dict, List, Optional, Sequence, Tuple
 
 from .find.names import is_companion
 from .loadchild import CHILD
 from .model import FlawedError, Found, clean_text
 from .readers.archive import LOCAL
+from .records import Record
 from .rules import security
 from .rules.catalogue import severity
 from .rules.rule import BAD, INFO
@@ -41,14 +42,14 @@ _CRASHES = (signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGFPE, signal
 _ADVICE = ("Weights only load failed", "Check the documentation")
 
 
-class Allowance(NamedTuple):
+class Allowance(Record):
     """Bound a load test: bytes of memory of the process's own, and seconds for all files of a checkpoint."""
 
     memory: int
     seconds: float
 
 
-class _Answer(NamedTuple):
+class _Answer(Record):
     """Hold what became of one file: `accepted` is None when nobody can tell, and `error` says why."""
 
     path: str

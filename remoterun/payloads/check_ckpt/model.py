@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import zlib
-from typing import TYPE_CHECKING, Dict, List, NamedTuple, Optional, Set, Tuple, Union
+from typing import TYPE_CHECKING, Dict, List, Optional, Set, Tuple, Union
+
+from .records import Record
 
 if TYPE_CHECKING:
     from .dtypes import Dtype
@@ -19,7 +21,7 @@ OTHER = "other"
 _LONGEST = 4096
 
 
-class Region(NamedTuple):
+class Region(Record):
     """Name a run of bytes that is read as one: a record of a zip, the data of a tensor.
 
     `file` counts the checkpoint's files, `offset` and `size` are in bytes, `crc` is the CRC-32 it ought to have, None
@@ -33,14 +35,14 @@ class Region(NamedTuple):
     crc: Optional[int] = None
 
 
-class Piece(NamedTuple):
+class Piece(Record):
     """Say which part of a larger tensor a tensor is: where it begins in each dimension, and the sizes of the whole."""
 
     offsets: Tuple[int, ...]
     whole: Tuple[int, ...]
 
 
-class Tensor(NamedTuple):
+class Tensor(Record):
     """Place a tensor: element 0 lies `start` bytes into region number `region`; `stride` is in elements.
 
     `role` is model, ema, master, optimizer or other; `key` names the kind of optimizer state (``exp_avg``). A part of a
@@ -67,7 +69,7 @@ class Tensor(NamedTuple):
 UNKNOWN_FORMAT = "number format not known"
 
 
-class Unchecked(NamedTuple):
+class Unchecked(Record):
     """Say of which bytes the values were not looked at, and why; entries of the same `place` mean the same bytes."""
 
     name: str
@@ -77,7 +79,7 @@ class Unchecked(NamedTuple):
     place: str = ""
 
 
-class Found(NamedTuple):
+class Found(Record):
     """Hold one finding before it is reported; the rule gives the severity and the next step where they are None.
 
     `evidence` are the numbers that show it, `data` is whatever more there is to say (tensor, byte range, record).
@@ -91,7 +93,7 @@ class Found(NamedTuple):
     evidence: Optional[Dict[str, object]] = None
 
 
-class Group(NamedTuple):
+class Group(Record):
     """Hold one parameter group of an optimizer: the ids of its parameters and, where saved, their names.
 
     `options` are the plain values in it: numbers, booleans, text, and tuples of numbers (``betas``).
@@ -102,7 +104,7 @@ class Group(NamedTuple):
     options: Dict[str, object]
 
 
-class State(NamedTuple):
+class State(Record):
     """Hold what an optimizer keeps of one parameter: `tensors` by their index in the checkpoint, and plain numbers.
 
     A tensor of one element (Adam's ``step``) stands in both; `dtypes` has the number format of each tensor.
@@ -113,7 +115,7 @@ class State(NamedTuple):
     dtypes: Dict[str, str]
 
 
-class Optimizer(NamedTuple):
+class Optimizer(Record):
     """Hold the state of one optimizer; `states` by the id of the parameter, as text, in the order of the file."""
 
     name: str
@@ -121,7 +123,7 @@ class Optimizer(NamedTuple):
     states: Dict[str, State]
 
 
-class Progress(NamedTuple):
+class Progress(Record):
     """Say how far training was, by one of the places that tell: `what` is step or epoch, `where` is for people."""
 
     what: str
@@ -129,7 +131,7 @@ class Progress(NamedTuple):
     where: str
 
 
-class Rounded(NamedTuple):
+class Rounded(Record):
     """Say that a part of one tensor is another one rounded: elements of `copy` from `first` on, and all of `exact`.
 
     Both are tensors by their index, with their elements in one row.

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Dict, List, NamedTuple, Sequence, Tuple
+from typing import TYPE_CHECKING, Dict, List, Sequence, Tuple
 
-from .model import EMA, MASTER, MODEL, OPTIMIZER, Checkpoint, Found, clean_text
+from .model import EMA, MASTER, MODEL, OPTIMIZER, Checkpoint, Found, clean_text, count_of
+from .records import Record
 from .rules.catalogue import OK, Changes, Settled, check, settle, severity, verdict
 from .rules.facts import Facts
 from .rules.rule import BAD, INFO, SUSPECT
@@ -20,9 +21,10 @@ UNCHECKED = "unchecked"
 # Files and unchecked tensors that a record names one by one.
 _MOST_FILES = 100
 _MOST_UNCHECKED = 50
+_MOST_NAMED = 20
 
 
-class Outcome(NamedTuple):
+class Outcome(Record):
     """Hold what the files of a checkpoint tell by themselves, and their record but for its verdict.
 
     `waiting` tells that it is not finished, `failed` that it could not be read, `weights` and `optimizer` that it has
@@ -92,8 +94,18 @@ class Report:
             found = [*self.checkpoint.found, *check(self._facts())]
         if self.shallow and not self._waiting:
             found.append(Found("CK126", "no value was checked: only headers were (deep=false)", None, INFO, ""))
+        if self.scanned.skimmed and not self._waiting:
+            found.append(self._tell_skimmed())
         weights, optimizer = self.claims.params > 0, OPTIMIZER in self.checkpoint.parts
         return Outcome(found, self._record(), weights, optimizer, bool(self._waiting), self._failed)
+
+    def _tell_skimmed(self) -> Found:
+        """Say where rules were silent because there was less to go by."""
+        skimmed, tensors = sorted(self.scanned.skimmed), self.checkpoint.tensors
+        message = "in %s, only NaN, infinities and pages of zeros were looked for" % count_of(len(skimmed), "tensor")
+        names = [clean_text(tensors[index].name) for index in skimmed[:_MOST_NAMED]]
+        next_step = "Where numpy can be imported, sizes, zeros and moments are looked at, too."
+        return Found("CK126", message, {"tensors": names}, INFO, next_step)
 
     def _facts(self) -> Facts:
         unit = self.unit

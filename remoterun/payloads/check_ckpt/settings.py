@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from typing import Dict, NamedTuple, Optional, Tuple
+from typing import Dict, Optional, Tuple
 
+from .records import Record
 from .rules.catalogue import Changes
 
 
-class Settings(NamedTuple):
+class Settings(Record):
     """Hold the parameters; see payload.toml.
 
     `since` is in seconds since 1970, or minus the seconds before now. `load` holds the memory, in bytes, and the time,

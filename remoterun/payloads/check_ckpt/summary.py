@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Dict, Iterator, NamedTuple, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, Dict, Iterator, Optional, Sequence, Tuple
 
 from .find.names import step_in_name
 from .find.pointers import judge_pointers
 from .model import Found, clean_text
+from .records import Record
 from .rules.catalogue import IN_PROGRESS, OK
 from .rules.rule import BAD, SUSPECT
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 _TOLD = {BAD: "damaged", SUSPECT: "suspect", IN_PROGRESS: "not finished"}
 
 
-class Judged(NamedTuple):
+class Judged(Record):
     """Keep what the summary needs of one audited checkpoint."""
 
     unit: Unit

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import stat
 from collections import Counter
-from typing import Dict, Iterator, List, NamedTuple, Sequence, Set, Tuple
+from typing import Dict, Iterator, List, Sequence, Set, Tuple
 
 from ..model import Found
 from ..readers import families
 from ..readers.archive import LOCAL
 from ..readers.folder import Seen
+from ..records import Record
 from ..source import NotRegularError, Source, identity
 from .names import is_checkpoint, is_companion, is_temporary
 from .pointers import Pointer, find_pointers
@@ -19,7 +20,7 @@ from .unit import Skipped, Unit
 from .walk import INNER, Place, Walk
 
 
-class Discovery(NamedTuple):
+class Discovery(Record):
     """Hold what a search found: checkpoints in no order, what was passed over, what points to checkpoints.
 
     `found` has, with the folder below the root, what is no matter of one checkpoint.

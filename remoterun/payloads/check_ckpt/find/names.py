@@ -6,23 +6,25 @@ import os
 import re
 from typing import Optional
 
+from ..patterns import pattern
+
 EXTENSIONS = (".pt", ".pth", ".bin", ".ckpt", ".safetensors")
 
 _UNFINISHED = (
     r"(?:\.(?:tmp|temp|part|partial|incomplete|unfinished|writing)(?:[._-]?\d+|[._-][0-9a-zA-Z]{6,16})?"
     r"|-(?:unfinished|incomplete)|\.orbax-checkpoint-tmp\S*)"
 )
-_NAME = re.compile(r".*\.(?:pt|pth|bin|ckpt|safetensors)%s?" % _UNFINISHED, re.IGNORECASE | re.DOTALL)
-_TEMPORARY = re.compile(r"(?:tmp-checkpoint.*|\.tmp.*|.+%s)" % _UNFINISHED, re.IGNORECASE | re.DOTALL)
-_COMPANION = re.compile(
+_NAME = pattern(r".*\.(?:pt|pth|bin|ckpt|safetensors)%s?" % _UNFINISHED, re.IGNORECASE | re.DOTALL)
+_TEMPORARY = pattern(r"(?:tmp-checkpoint.*|\.tmp.*|.+%s)" % _UNFINISHED, re.IGNORECASE | re.DOTALL)
+_COMPANION = pattern(
     r"(?:training_args|scheduler(?:_\d+)?|lr_scheduler|scaler|rng_states?(?:_\d+)?|random_states_\d+|sampler(?:_\d+)?|dataloader\w*"
     r"|trainer_state|tokenizer\w*|args|config|loss_history)\.(?:pt|pth|bin|ckpt)",
     re.IGNORECASE,
 )
-_STEP = re.compile(
+_STEP = pattern(
     r"(?<![a-z])(?:global_?)?(?:step|steps|iter|iters|iteration|it|ba)[-_=]?(\d{1,15})(?!\d)", re.IGNORECASE
 )
-_NUMBERED = re.compile(r"(?<![a-z])(?:checkpoint|ckpt)[-_=]?(\d{1,15})(?!\d)", re.IGNORECASE)
+_NUMBERED = pattern(r"(?<![a-z])(?:checkpoint|ckpt)[-_=]?(\d{1,15})(?!\d)", re.IGNORECASE)
 
 
 def is_checkpoint(name: str) -> bool:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import re
-from typing import TYPE_CHECKING, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, Dict, Iterator, List, Optional, Sequence, Tuple
 
 from ..model import Found, clean_text
+from ..patterns import pattern
+from ..records import Record
 from ..rules.rule import BAD, INFO, SUSPECT
 from ..source import NotRegularError, Source
 from .names import step_in_name
@@ -15,12 +17,12 @@ if TYPE_CHECKING:
     from .walk import Link, Place
 
 # Trackers hold the name of a file or folder beside them: DeepSpeed's, mmengine's; or a number: Megatron-LM's, verl's.
-_TRACKER = re.compile(r"latest|latest_universal|latest\.txt|latest_checkpoint(?:ed_iteration)?\.txt|last_checkpoint")
-_LINK = re.compile(r"(?:latest|last|newest|current|best)(?:[-_.].*)?", re.DOTALL)
+_TRACKER = pattern(r"latest|latest_universal|latest\.txt|latest_checkpoint(?:ed_iteration)?\.txt|last_checkpoint")
+_LINK = pattern(r"(?:latest|last|newest|current|best)(?:[-_.].*)?", re.DOTALL)
 _LONGEST = 4096
 
 
-class Pointer(NamedTuple):
+class Pointer(Record):
     """Name a pointer and what it says, below the root; `target` is the path it leads to, empty when there is none."""
 
     relative: str

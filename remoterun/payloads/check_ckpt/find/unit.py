@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, Dict, List, Optional, Sequence, Tuple
 
+from ..records import Record
 from .names import step_in_name
 
 if TYPE_CHECKING:
@@ -12,7 +13,7 @@ if TYPE_CHECKING:
     from ..readers.folder import Seen
 
 
-class Unit(NamedTuple):
+class Unit(Record):
     """Name a checkpoint, and what stat said of its files.
 
     `path` is that of its file or folder, `relative` the same below the root, with what tells it from others in the same
@@ -48,7 +49,7 @@ class Unit(NamedTuple):
         return step_in_name(self.relative or self.name)
 
 
-class Skipped(NamedTuple):
+class Skipped(Record):
     """Say why something that was met was not looked into."""
 
     path: str

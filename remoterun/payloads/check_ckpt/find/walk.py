@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import stat
-from typing import Dict, Iterator, List, NamedTuple, Set, Tuple
+from typing import Dict, Iterator, List, Set, Tuple
 
 from ..readers.folder import Listing, Seen
+from ..records import Record
 from ..source import identity
 from .names import is_checkpoint
 from .unit import Skipped
@@ -17,7 +18,7 @@ _MOST_ENTRIES = 200_000
 INNER = 2
 
 
-class Link(NamedTuple):
+class Link(Record):
     """Name a symbolic link, what it says, and whether anything is there."""
 
     relative: str

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Callable, Dict, FrozenSet, Iterator, List, NamedTuple, Optional, Set, Tuple
+import itertools
+from typing import TYPE_CHECKING, Any, Callable, Dict, FrozenSet, Iterator, List, Optional, Set, Tuple
 
 from ..model import EMA, MASTER, MODEL, OPTIMIZER, OTHER, clean_text
+from ..records import Record
 from .nodes import Call, Pairs, Persistent, pairs, string_items
 from .rebuild import rebuild
+from .saved import Saved
 
 if TYPE_CHECKING:
     from ..model import Number
@@ -14,12 +17,16 @@ if TYPE_CHECKING:
 
 # Deeper than this, keys no longer say what is below them.
 _ROLE_DEPTH = 3
+_LONGEST_NAME = 300
 # Deeper than this, they are no names.
 _NAME_DEPTH = 100
 # What is left unvisited is still read, as storages that belong to nothing.
 _MOST_CONTAINERS = 200_000
-# Counting what is no container, too; 60,000 tensors with what goes with them make 200,000.
-_MOST_VISITS = 2_000_000
+# Counting what is no container, too, but for less; 60,000 tensors with what goes with them make 100,000.
+_MOST_VISITS = 1_000_000
+_FOR_ONE = 16
+# One tensor may be listed a million times in few bytes.
+_MOST_TENSORS = 130_000
 
 # The role of what keeps out of the others, whatever it holds; OTHER is what nobody has named.
 ASIDE = "aside"
@@ -53,6 +60,7 @@ _WORDS = (
 _MASTERS = ("master", "fp32_", "single_partition_of_fp32")
 _TELLING = ("state", "param_groups", "_parameters")
 # Attributes of torch modules that are no part of a parameter's name.
+_CONTAINERS = frozenset((Pairs, list, tuple, Call, Saved, Persistent))
 _UNNAMED = ("", "_modules", "_parameters", "_buffers")
 # The name of a tensor that is all there is.
 THE_WHOLE = "(the whole file)"
@@ -62,7 +70,7 @@ THE_WHOLE = "(the whole file)"
 ReadNumber = Callable[[object], "Optional[Number]"]
 
 
-class Placed(NamedTuple):
+class Placed(Record):
     """Hold a tensor with its name, its role, its last key, and the node that describes it."""
 
     name: str
@@ -72,7 +80,7 @@ class Placed(NamedTuple):
     node: object
 
 
-class _Path(NamedTuple):
+class _Path(Record):
     parent: Optional[_Path]
     label: str
     depth: int
@@ -97,21 +105,24 @@ def words(key: str) -> List[str]:
     return cut.lower().replace("-", "_").split("_")
 
 
-def survey(root: object) -> List[Placed]:
-    """List the tensors of an object, each with its role; what belongs together stands in its own order."""
-    placed = list(_Walk().run(root))
-    roles = {item.role for item in placed}
+def survey(root: object) -> Iterator[Placed]:
+    """Yield the tensors of an object, what belongs together in its own order; `settled` has the last word on roles."""
+    return _Walk().run(root)
+
+
+def settled(roles: Set[str]) -> Dict[str, str]:
+    """Say which roles become others, given all that there are."""
+    changed = {ASIDE: OTHER}
     if MODEL not in roles:
         # No key named the model: a plain state dict, a pair of networks, or nothing but averaged weights.
-        unnamed = EMA if EMA in roles else OTHER
-        placed = [item._replace(role=MODEL) if item.role == unnamed else item for item in placed]
-    return [item._replace(role=OTHER) if item.role == ASIDE else item for item in placed]
+        changed[EMA if EMA in roles else OTHER] = MODEL
+    return changed
 
 
-class _Open(NamedTuple):
-    """Hold a container that is being visited: what is left of it, its role and its name."""
+class _Met(Record):
+    """Hold a container that is to be visited, with its role and its name."""
 
-    parts: Iterator[Tuple[object, Any]]
+    node: object
     role: str
     path: _Path
 
@@ -126,50 +137,83 @@ class _Walk:
         self._seen: Set[int] = set()
         self._by_keys: Dict[int, str] = {}
         self._left = _MOST_VISITS
+        self._tensors = 0
+        self._parent: Optional[_Path] = None
+        self._front = ""
 
     def run(self, root: object) -> Iterator[Placed]:
-        level = [_Open(iter([("", root)]), OTHER, _Path(None, "", 0))]
+        level = [_Met(Pairs(["", root]), OTHER, _Path(None, "", 0))]
         while level:
-            following: List[_Open] = []
-            for opened in level:
-                yield from self._visit(opened, following)
+            following: List[_Met] = []
+            for met in level:
+                yield from self._visit(met, following)
             level = following
 
-    def _visit(self, opened: _Open, following: List[_Open]) -> Iterator[Placed]:
-        stack = [opened]
-        while stack and self._left > 0 and len(self._seen) < _MOST_CONTAINERS:
-            parts, role, parent = stack[-1]
-            found = next(parts, None)
-            if found is None:
+    def _visit(self, met: _Met, following: List[_Met]) -> Iterator[Placed]:
+        stack = [(self._open(met.node), met.role, met.path)]
+        while stack:
+            parts, outer, parent = stack[-1]
+            for key, node in parts:
+                self._left -= 1
+                if self._left < 0 or self._tensors >= _MOST_TENSORS or len(self._seen) >= _MOST_CONTAINERS:
+                    return
+                named = key != "" and parent.depth < _NAME_DEPTH
+                label, depth = (_label(key), parent.depth + 1) if named else (parent.label, parent.depth)
+                role = MASTER if outer == OPTIMIZER and label.startswith(_MASTERS) else outer
+                tensor = rebuild(node)
+                if tensor is not None:
+                    self._tensors += 1
+                    name = self._name(parent, label if named else "")
+                    yield Placed(name, _role_of_tensor(role, label, depth), clean_text(label, 100), tensor, node)
+                    continue
+                path = _Path(parent, label, depth) if named else parent
+                role = self._role(node, role, path)
+                if not self._is_new(node, role):
+                    continue
+                if role != OTHER:
+                    stack.append((self._open(node), role, path))
+                    break
+                following.append(_Met(node, role, path))
+            else:
                 stack.pop()
-                continue
-            self._left -= 1
-            label, node = found
-            if not _is_container(node):
-                continue
-            named = label != "" and parent.depth < _NAME_DEPTH
-            path = _Path(parent, _label(label), parent.depth + 1) if named else parent
-            if role == OPTIMIZER and path.label.startswith(_MASTERS):
-                role = MASTER
-            tensor = rebuild(node)
-            if tensor is not None:
-                yield Placed(_name(path), _role_of_tensor(role, path), clean_text(path.label, 100), tensor, node)
-                continue
-            inner = self._open(node, role, path)
-            if inner is not None:
-                (following if inner.role == OTHER else stack).append(inner)
 
-    def _open(self, node: object, role: str, path: _Path) -> Optional[_Open]:
-        """Begin to visit a container; None when that was done in the same role."""
+    def _open(self, node: object) -> Iterator[Tuple[object, Any]]:
+        """Return what containers there are in one, with their keys."""
+        if isinstance(node, Pairs):
+            parts, size = pairs(node.flat), len(node.flat)
+        elif isinstance(node, Call):
+            groups = node.args, node.state
+            unnamed = (("", part) for group in groups for part in group)
+            parts = itertools.chain(unnamed, pairs(node.flat), enumerate(node.elements))
+            size = sum(map(len, (*groups, node.flat, node.elements)))
+        elif isinstance(node, (list, tuple)):
+            parts, size = enumerate(node), len(node)
+        else:
+            return iter(())
+        self._left -= size // _FOR_ONE
+        return ((key, part) for key, part in parts if type(part) in _CONTAINERS and part)
+
+    def _name(self, parent: _Path, label: str) -> str:
+        """Return the dotted name of what stands in a container; it is mostly the container of the one before."""
+        if parent is not self._parent:
+            self._parent, self._front = parent, _front(parent)
+        front = self._front
+        if label not in _UNNAMED:
+            front = "%s.%s" % (front, label) if front else label
+        return clean_text(front) or THE_WHOLE
+
+    def _role(self, node: object, role: str, path: _Path) -> str:
         if role == OTHER:
             role = role_of(path.label) if 0 < path.depth <= _ROLE_DEPTH else OTHER
-        if role == OTHER:
-            role = self._role_by_keys(node)
+        return self._role_by_keys(node) if role == OTHER else role
+
+    def _is_new(self, node: object, role: str) -> bool:
+        """Tell whether a container is to be visited: not a second time in the same role."""
         mark = id(node) * len(_ROLES) + _ROLES.index(role)
-        if mark in self._seen:
-            return None
+        if mark in self._seen or isinstance(node, Persistent):
+            return False
         self._seen.add(mark)
-        return _Open(_parts(node), role, path)
+        return True
 
     def _role_by_keys(self, node: object) -> str:
         """Say what a container is by the keys in it, which are looked at once however often it is met."""
@@ -181,28 +225,9 @@ class _Walk:
         return role
 
 
-def _is_container(node: object) -> bool:
-    return bool(node) if isinstance(node, (list, tuple)) else isinstance(node, (Pairs, Call, Persistent))
-
-
-def _role_of_tensor(role: str, path: _Path) -> str:
+def _role_of_tensor(role: str, label: str, depth: int) -> str:
     # A key gives its role to what is below it; a tensor right under it may be anything.
-    if role == OTHER and path.depth == 1 and "." not in path.label and role_of(path.label) == ASIDE:
-        return ASIDE
-    return role
-
-
-def _parts(node: object) -> Iterator[Tuple[object, Any]]:
-    if isinstance(node, Pairs):
-        yield from pairs(node.flat)
-    elif isinstance(node, (list, tuple)):
-        yield from enumerate(node)
-    elif isinstance(node, Call):
-        for group in (node.args, node.state):
-            for part in group:
-                yield "", part
-        yield from pairs(node.flat)
-        yield from enumerate(node.elements)
+    return ASIDE if role == OTHER and depth == 1 and "." not in label and role_of(label) == ASIDE else role
 
 
 def _label(key: object) -> str:
@@ -211,13 +236,13 @@ def _label(key: object) -> str:
     return str(key) if isinstance(key, int) and abs(key) < 1 << 64 else "?"
 
 
-def _name(path: _Path) -> str:
+def _front(path: _Path) -> str:
     labels: List[str] = []
     length = 0
     at: Optional[_Path] = path
-    while at is not None and length < 300:
+    while at is not None and length < _LONGEST_NAME:
         if at.label not in _UNNAMED:
             labels.append(at.label)
             length += len(at.label) + 1
         at = at.parent
-    return clean_text(".".join(reversed(labels))) or THE_WHOLE
+    return ".".join(reversed(labels))

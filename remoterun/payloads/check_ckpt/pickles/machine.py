@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Dict, List, Tuple
 
 from .nodes import (
     INNER,
+    LATER,
     PASSED_OVER,
     Blob,
     BombError,
@@ -20,12 +21,13 @@ from .nodes import (
     TooLargeError,
 )
 from .opcodes import HANDLERS
+from .saved import MOST_STORAGES, Shortcut
 
 if TYPE_CHECKING:
     from ..source import Source
 
-# Estimated bytes that one pickle's objects may take; 60,000 tensors with optimizer state take 80 MB. It also
-# bounds the time, since no opcode costs less than 16.
+# Estimated bytes that one pickle's objects may take; 60,000 tensors, those of the optimizer among them, take 65 MB. It
+# also bounds the time, since every opcode costs something, and what makes nothing more than it would have to.
 BUDGET = 128 * 1024 * 1024
 _MAX_GLOBALS = 5_000
 _MAX_LINE = 4096
@@ -67,6 +69,7 @@ class Machine:
         self.uses: Dict[Global, List[str]] = {}
         self.oddities: List[str] = []
         self._blobs: List[Blob] = []
+        self.shortcut = Shortcut()
 
     def decode(self) -> Decoded:
         """Return what the pickle describes.
@@ -88,7 +91,7 @@ class Machine:
             # What an opcode finds missing or of another kind than it needs.
             kind = CutOffError if self._base + self.at >= self._end else PickleError
             raise kind("at byte %d: %s" % (self.done, str(error) or type(error).__name__)) from error
-        return Decoded(result[0], self.persistent, self._base + self.at, self._blobs)
+        return Decoded(result[0], self.persistent, self._base + self.at, self._blobs, self.shortcut.saved)
 
     @property
     def done(self) -> int:
@@ -194,6 +197,8 @@ class Machine:
             memo.append(self.stack[-1])
         elif 0 <= index < len(memo):
             memo[index] = self.stack[-1]
+            self.left -= 32
+            self.shortcut.forget()
         elif index > self.done or index < 0:
             # Picklers number in order, so no index exceeds the bytes read so far; memory for more must not be asked
             # for.
@@ -207,7 +212,9 @@ class Machine:
         value = self.memo[index] if index >= 0 else PASSED_OVER
         if value is PASSED_OVER:
             raise PickleError("the memo number %d was never set" % index)
-        self.left -= 16
+        if value is LATER:
+            value = self.shortcut.recall(index, self)
+        self.left -= 24
         self.stack.append(value)
 
     def find(self, module: Any, name: Any) -> None:
@@ -250,18 +257,25 @@ class Machine:
             return True
         return False
 
+    def note_call(self, func: Global) -> None:
+        """Note that a global is called."""
+        self._use(func, "called")
+
     def refer(self, pid: Any) -> None:
         """Put an object outside the pickle on the stack."""
         if isinstance(pid, tuple) and len(pid) > 1 and pid[0] == "module" and isinstance(pid[1], Global):
             # torch's old format says so of the first mention of a class, to add its source.
             self.push(pid[1], 16)
             return
+        if len(self.persistent) + len(self.shortcut.saved) >= MOST_STORAGES:
+            raise TooLargeError("it refers to more than %d storages" % MOST_STORAGES)
         node = Persistent(pid)
         self.persistent.append(node)
         self.push(node, 160)
 
     def build(self, target: Any, state: Any) -> None:
         """Give an object its state; of plain mappings it is of no interest."""
+        self.left -= 32
         if isinstance(target, Global):
             # A class or function that is changed itself, for all who use it later.
             self._use(target, "changed")

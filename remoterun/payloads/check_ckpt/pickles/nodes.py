@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Iterator, List, Optional, Sequence, Tuple
+
+from ..records import Record
 
 
 class PickleError(Exception):
@@ -23,9 +25,11 @@ class TooLargeError(PickleError):
 
 # What a memo holds at numbers that were passed over.
 PASSED_OVER = object()
+# What it holds in place of parts of a tensor that nobody has asked for.
+LATER = object()
 
 
-class Global(NamedTuple):
+class Global(Record):
     """Name what a pickle asks the unpickler to import."""
 
     module: str
@@ -37,7 +41,7 @@ class Global(NamedTuple):
         return "%s.%s" % ("builtins" if self.module == "__builtin__" else self.module, self.name)
 
 
-class Blob(NamedTuple):
+class Blob(Record):
     """Place bytes (or UTF-8 text) that were left in the file."""
 
     offset: int
@@ -116,16 +120,18 @@ class Persistent:
         self.meaning: Any = None
 
 
-class Decoded(NamedTuple):
+class Decoded(Record):
     """Hold what a pickle describes: the object, the storages it refers to, and where in the file it ends.
 
-    `blobs` are all bytes of some length that were left in the file.
+    `blobs` are all bytes of some length that were left in the file, `saved` tensors that refer to a storage each,
+    besides those in `persistent`.
     """
 
     root: Any
     persistent: List[Persistent]
     stop: int
     blobs: Sequence[Blob] = ()
+    saved: Sequence[Any] = ()
 
 
 def pairs(flat: Sequence[Any]) -> Iterator[Tuple[Any, Any]]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, Tuple
 
-from .nodes import BombError, Call, Pairs, PickleError
+from .nodes import BombError, Call, Global, Pairs, PickleError
+from .saved import REBUILD
 
 if TYPE_CHECKING:
     from .machine import Machine
@@ -22,10 +23,13 @@ Handler = Callable[["Machine"], None]
 
 
 def _mark(machine: Machine) -> None:
+    stack = machine.stack
+    if stack and type(stack[-1]) is Global and stack[-1] == REBUILD and machine.shortcut.take(machine):
+        return
     if len(machine.marks) >= _MAX_MARKS:
         raise BombError("nested deeper than %d levels" % _MAX_MARKS)
     machine.left -= 80
-    machine.marks.append(machine.stack)
+    machine.marks.append(stack)
     machine.stack = []
 
 
@@ -114,6 +118,19 @@ def _binpersid(machine: Machine) -> None:
 
 
 # --- numbers --------------------------------------------------------------------------------------------------------
+
+
+def _long1(machine: Machine) -> None:
+    at = machine.at + 1
+    buffer = machine.buffer
+    stop = at + buffer[at - 1]
+    machine.at = at
+    if stop > len(buffer):
+        _integer(machine, stop - at)
+        return
+    machine.at = stop
+    machine.left -= 32 + stop - at
+    machine.stack.append(int.from_bytes(buffer[at:stop], "little", signed=True))
 
 
 def _integer(machine: Machine, size: int) -> None:
@@ -287,6 +304,7 @@ def _extension(machine: Machine, width: int) -> None:
 
 
 def _odd(machine: Machine, what: str) -> None:
+    machine.left -= 64
     if len(machine.oddities) < 100:
         machine.oddities.append(what)
 
@@ -308,6 +326,7 @@ def _stop(machine: Machine) -> None:
 
 
 def _pop(machine: Machine) -> None:
+    machine.left -= 32
     if machine.stack:
         machine.stack.pop()
     else:
@@ -323,11 +342,13 @@ def _dup(machine: Machine) -> None:
 
 
 def _protocol(machine: Machine) -> None:
+    machine.left -= 64
     if machine.number(1) > 5:
         raise PickleError("a protocol later than 5")
 
 
 def _frame(machine: Machine) -> None:
+    machine.left -= 64
     machine.number(8)
 
 
@@ -384,7 +405,7 @@ def _table() -> Tuple[Handler, ...]:
         b"\x87": _tuples(3),
         b"\x88": _constant(True),
         b"\x89": _constant(False),
-        b"\x8a": lambda machine: _integer(machine, machine.number(1)),
+        b"\x8a": _long1,
         b"\x8b": lambda machine: _integer(machine, machine.number(4)),
         b"B": lambda machine: _bytes(machine, machine.number(4)),
         b"C": lambda machine: _bytes(machine, machine.number(1)),

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Dict, NamedTuple, Optional, Tuple, Union
+import functools
+from typing import TYPE_CHECKING, Any, Dict, Iterator, Optional, Set, Tuple, Union
 
 from ..dtypes import DTYPES, UNTYPED, Dtype, torch_storage
 from ..model import row_major
-from .nodes import Blob, Call, Decoded, Global, Persistent
+from ..records import Record
+from .nodes import Blob, Call, Decoded, Global, Pairs, Persistent, pairs
+from .saved import Saved
 
 if TYPE_CHECKING:
     from typing_extensions import TypeGuard
@@ -15,7 +18,7 @@ _MAX_DIMENSIONS = 64
 _MAX_ELEMENTS = 1 << 62
 
 
-class Stored(NamedTuple):
+class Stored(Record):
     """Place a tensor in a storage: `key` names the storage, `held` is how many bytes the pickle says that it has.
 
     `offset` and `stride` are in elements. `dtype` is None when the format is not known; `dtype_name` then says what
@@ -31,13 +34,13 @@ class Stored(NamedTuple):
     stride: Tuple[int, ...]
 
 
-class Bare(NamedTuple):
+class Bare(Record):
     """Describe a tensor without data: saved from the meta device."""
 
     shape: Tuple[int, ...]
 
 
-class Array(NamedTuple):
+class Array(Record):
     """Place a numpy array inside the pickle; `data` is None when its bytes are written as text."""
 
     dtype: Optional[Dtype]
@@ -47,7 +50,7 @@ class Array(NamedTuple):
     data: Optional[Blob]
 
 
-class Broken(NamedTuple):
+class Broken(Record):
     """Say why a tensor's description makes no sense."""
 
     reason: str
@@ -61,11 +64,15 @@ _TORCH = ("torch._utils", "torch._tensor")
 _PLACED = ("_rebuild_tensor", "_rebuild_tensor_v2", "_rebuild_tensor_v3", "_rebuild_qtensor")
 # A parameter of a subclass is two deep.
 _MOST_WRAPPERS = 8
+# Keys and values; a DTensor has two of each.
+_MOST_SLOTS = 16
 
 
 def rebuild(node: object) -> Optional[Rebuilt]:
     """Return the tensor that a node stands for, None when it stands for something else."""
     for _ in range(_MOST_WRAPPERS):
+        if type(node) is Saved:
+            return _read_saved(node)
         if isinstance(node, Persistent):
             return _bare_storage(node)
         if not isinstance(node, Call) or not isinstance(node.func, Global):
@@ -86,8 +93,21 @@ def _wrapped(name: str, args: Tuple[Any, ...]) -> Optional[object]:
         inner: object = args[0]
         return inner
     if name in ("_rebuild_from_type_v2", "_rebuild_from_type") and len(args) >= 3 and isinstance(args[0], Global):
+        local = _local(args[3]) if len(args) > 3 and args[0].name == "_rebuild_wrapper_subclass" else None
+        if local is not None:
+            return local
         # (function, class, arguments): the function makes the tensor before it becomes one of the class.
         return Call(args[0], args[2], args[0]) if isinstance(args[2], tuple) else None
+    return None
+
+
+def _local(state: object) -> Optional[object]:
+    """Return what a rank holds of a DTensor, of which all is in its state: the attributes and those of slots."""
+    for each in state[:2] if isinstance(state, tuple) else (state,):
+        for key, value in pairs(each.flat[:_MOST_SLOTS]) if isinstance(each, Pairs) else ():
+            if isinstance(key, str) and key == "_local_tensor":
+                inner: object = value
+                return inner
     return None
 
 
@@ -109,16 +129,39 @@ def _placed(name: str, args: Tuple[Any, ...]) -> Rebuilt:
     offset, shape, stride = args[1], shape_of(args[2]), shape_of(args[3])
     if shape is None or stride is None or len(shape) != len(stride) or not is_count(offset):
         return Broken("its shape, stride or offset is no such thing")
-    elements = 1
-    for size in shape:
-        elements *= size
-        if elements > _MAX_ELEMENTS:
-            return Broken("it claims more elements than there can be")
+    if _overflows(shape):
+        return Broken("it claims more elements than there can be")
     dtype, dtype_name = storage.dtype, storage.dtype_name
     if name == "_rebuild_tensor_v3":
         dtype_name = args[6].name if len(args) > 6 and isinstance(args[6], Global) else "?"
         dtype = DTYPES.get(dtype_name)
     return Stored(storage.key, storage.held, dtype, dtype_name, storage.offset + offset, shape, stride)
+
+
+def _read_saved(node: Saved) -> Union[Stored, Broken]:
+    _, kind, key, _, count = node.storage[:5]
+    dtype, name, size = _format(kind.name)
+    if len(node.shape) != len(node.stride):
+        return Broken("its shape, stride or offset is no such thing")
+    if len(node.shape) > 1 and _overflows(node.shape):
+        return Broken("it claims more elements than there can be")
+    return Stored(key, count * size, dtype, name, node.offset, node.shape, node.stride)
+
+
+def _overflows(shape: Tuple[int, ...]) -> bool:
+    elements = 1
+    for size in shape:
+        elements *= size
+        if elements > _MAX_ELEMENTS:
+            return True
+    return False
+
+
+@functools.lru_cache(maxsize=64)
+def _format(storage: str) -> Tuple[Optional[Dtype], str, int]:
+    """Return the number format of a class of storages, its name, and the bytes of an element."""
+    dtype = torch_storage(storage)
+    return (None, storage, 1) if dtype is None else (dtype, dtype.name, dtype.size)
 
 
 def _storage(node: Persistent) -> Union[Stored, Broken]:
@@ -138,13 +181,11 @@ def _read_storage(pid: object) -> Union[Stored, Broken]:
     key, elements = pid[2], pid[4]
     if not isinstance(key, str) or not is_count(elements):
         return Broken("its storage has no key or no size")
-    dtype = torch_storage(pid[1].name)
-    size = dtype.size if dtype is not None else 1
+    dtype, name, size = _format(pid[1].name)
     part = pid[5] if len(pid) > 5 and isinstance(pid[5], tuple) else ()
     first, length = part[1:3] if len(part) == 3 else (0, elements)
     if not is_count(first) or not is_count(length):
         return Broken("its storage is a part of another, and does not say which")
-    name = pid[1].name if dtype is None else dtype.name
     return Stored(key, elements * size, dtype, name, first, (length,), (1,))
 
 
@@ -154,10 +195,24 @@ def storage_of(node: Persistent) -> Optional[Stored]:
     return None if isinstance(storage, Broken) else storage
 
 
+def others(decoded: Decoded, known: Set[str]) -> Iterator[Stored]:
+    """Yield the storages that a pickle refers to besides those that are known, each once."""
+    for node in decoded.persistent:
+        storage = storage_of(node)
+        if storage is not None and storage.key not in known:
+            known.add(storage.key)
+            yield storage
+    for saved in decoded.saved:
+        _, kind, key, _, count = saved.storage[:5]
+        if key not in known:
+            known.add(key)
+            dtype, name, size = _format(kind.name)
+            yield Stored(key, count * size, dtype, name, 0, (count,), (1,))
+
+
 def storages_of(decoded: Decoded) -> Dict[str, Stored]:
     """Return the storages that a pickle refers to, by key."""
-    found = (storage_of(node) for node in decoded.persistent)
-    return {storage.key: storage for storage in found if storage is not None}
+    return {storage.key: storage for storage in others(decoded, set())}
 
 
 def _bare_storage(node: Persistent) -> Optional[Rebuilt]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import itertools
 import math
-from typing import TYPE_CHECKING, Any, Dict, Iterator, List, NamedTuple, Optional, Set, Tuple
+from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Optional, Set, Tuple
 
 from ..model import MODEL, OTHER, Group, Optimizer, Progress, State, clean_text
+from ..records import Record
 from ..rules.parameters import rounded
 from .layout import ASIDE, STATE_WORDS, listed, role_of, words
 from .nodes import Call, Pairs, Persistent, pairs, states, string_items
@@ -34,6 +35,8 @@ _LOOPS = (
     ("step", ("state", "timestamp", "Timestamp", "batch")),
     ("epoch", ("state", "timestamp", "Timestamp", "epoch")),
 )
+_COUNTS = frozenset((*_STEP, *_EPOCH))
+_TOP = _COUNTS.union(path[0] for _, path in _LOOPS)
 _PARTS = (
     ("scheduler", listed("sched scheduler schedulers")),
     ("scaler", listed("scaler scalers amp")),
@@ -69,28 +72,32 @@ def learn(checkpoint: Checkpoint, root: object, number: ReadNumber, tensors: Dic
 
 def _progress(root: object, number: ReadNumber) -> Iterator[Progress]:
     """Yield what the usual keys tell, of the object or of what is directly below it, then what trainers count."""
-    places = [("", _counts(root))]
+    top: Dict[str, Any] = {}
+    places = [("", top)]
     seen: Set[int] = set()
     for key, value in string_items(root):
-        if not isinstance(value, (Pairs, Call)) or id(value) in seen:
+        if key in _TOP:
+            top[key] = value
+        if not isinstance(value, (Pairs, Call)) or id(value) in seen or _is_torchs(value):
             continue
-        if role_of(key) in (OTHER, ASIDE) and STATE_WORDS.isdisjoint(words(key)):
+        if len(seen) < _MOST_CONTAINERS and role_of(key) in (OTHER, ASIDE) and STATE_WORDS.isdisjoint(words(key)):
             seen.add(id(value))
-            places.append((key + ".", _counts(value)))
+            counts = {name: inner for name, inner in string_items(value) if name in _COUNTS}
+            places += [(key + ".", counts)] if counts else []
     for prefix, items in places:
         for what, names in (("step", _STEP), ("epoch", _EPOCH)):
             for name in names:
                 yield from _told(what, items.get(name), prefix + name, number)
     for what, path in _LOOPS:
-        node: object = root
-        for name in path:
+        node: object = top.get(path[0])
+        for name in path[1:]:
             node = next((value for key, value in string_items(node) if key == name), None)
         yield from _told(what, node, ".".join(path), number)
 
 
-def _counts(node: object) -> Dict[str, Any]:
-    """Return the entries that may count steps or epochs."""
-    return {key: value for key, value in string_items(node) if key in _STEP or key in _EPOCH}
+def _is_torchs(node: object) -> bool:
+    """Tell whether something is a tensor, or what else torch rebuilds."""
+    return isinstance(node, Call) and node.path.startswith("torch._")
 
 
 def _told(what: str, node: object, where: str, number: ReadNumber) -> Iterator[Progress]:
@@ -106,7 +113,7 @@ def _told(what: str, node: object, where: str, number: ReadNumber) -> Iterator[P
 # --- optimizers and what goes with them -----------------------------------------------------------------------------
 
 
-class _Place(NamedTuple):
+class _Place(Record):
     node: Any
     path: Tuple[str, ...]
 
@@ -160,7 +167,7 @@ class _Search:
     def _is_container(self, node: object) -> bool:
         if not isinstance(node, (Pairs, list, tuple, Call)) or id(node) in self._tensors:
             return False
-        return not (isinstance(node, Call) and node.path.startswith("torch._"))
+        return not _is_torchs(node)
 
     def _add_parts(self, items: Dict[str, Any]) -> None:
         if {"python", "numpy", "cpu"}.issubset(items):

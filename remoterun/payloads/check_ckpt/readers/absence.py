@@ -73,9 +73,9 @@ def zeros_at_end(source: Source) -> int:
     return len(tail) - len(tail.rstrip(b"\0"))
 
 
-def ends_in_zeros(source: Source, start: int) -> bool:
-    """Tell whether a file holds nothing but zeros from a place on, as far as its last MiB tells."""
-    return zeros_at_end(source) >= min(source.size - start, _MOST)
+def is_all_zeros(source: Source, start: int, zeros: int) -> bool:
+    """Tell whether a file holds nothing but zeros from a place on, as far as those at its end tell."""
+    return zeros >= min(source.size - start, _MOST)
 
 
 def tell_zeros(source: Source) -> str:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import stat
 import struct
-from typing import TYPE_CHECKING, Dict, List, NamedTuple, Optional, Tuple, Union
+from typing import TYPE_CHECKING, Dict, Iterator, List, Optional, Tuple, Union
 
 from ..model import FlawedError, Found, clean_text, count_of
+from ..records import Record
 
 if TYPE_CHECKING:
     from ..source import Source
@@ -18,19 +18,23 @@ _END64 = b"PK\x06\x06"
 _LOCATOR64 = b"PK\x06\x07"
 # The end record and the longest comment that may follow it.
 _TAIL = 22 + 65535
-# 60,000 tensors with their optimizer state need 18 MB.
-_MAX_DIRECTORY = 64 * 1024 * 1024
-_MAX_ENTRIES = 600_000
+# 60,000 parameters, each with a step and two moments, need 18 MB.
+_MAX_DIRECTORY = 32 * 1024 * 1024
+MAX_ENTRIES = 241_000
+# Records that are wrong are reported one by one, as far as anybody would read it.
+_MAX_FAULTS = 1_000
 _ENCRYPTED = 0x0001 | 0x0040 | 0x2000
 _U32, _U16 = 0xFFFFFFFF, 0xFFFF
+# A symbolic link, in the highest bits of the attributes.
+_LINK = 0xA
 # Up to the first bytes of the data, which torch puts on multiples of 64.
 _AHEAD = 128
-_HEAD = 4
+HEAD = 4
 # Headers this close to each other are read in one go.
 _NEAR = 64 * 1024
 
 
-class Entry(NamedTuple):
+class Entry(Record):
     """Place one record: its local header, its data and their CRC-32; `head` are the first bytes of the data."""
 
     name: str
@@ -41,7 +45,7 @@ class Entry(NamedTuple):
     head: bytes = b""
 
 
-class Directory(NamedTuple):
+class Directory(Record):
     """Hold the records of an archive in the order of the file; `overlaps` forbids reading them all.
 
     `packed` counts compressed sources of programs, which are not among the records.
@@ -53,7 +57,7 @@ class Directory(NamedTuple):
     packed: int
 
 
-class _End(NamedTuple):
+class _End(Record):
     offset: int
     entries: int
     size: int
@@ -70,7 +74,7 @@ def read_directory(source: Source) -> Optional[Directory]:
     end = _find_end(source)
     if end is None:
         return None
-    if end.size > _MAX_DIRECTORY or end.entries > _MAX_ENTRIES:
+    if end.size > _MAX_DIRECTORY or end.entries > MAX_ENTRIES:
         raise FlawedError(
             "CK103", "the directory claims %s in %s bytes" % (count_of(end.entries, "record"), format(end.size, ","))
         )
@@ -78,7 +82,6 @@ def read_directory(source: Source) -> Optional[Directory]:
         raise FlawedError(
             "CK025", "the directory reaches beyond its own end record: offset %d, size %d" % (end.start, end.size)
         )
-    raw = _central_entries(source.read(end.start, end.size), end.entries)
     found: List[Found] = []
     if end.trailing:
         found.append(
@@ -86,17 +89,19 @@ def read_directory(source: Source) -> Optional[Directory]:
         )
     headers = _Headers(source)
     entries: List[Entry] = []
-    packed = 0
-    for each in raw:
+    front, packed, faults = source.size, 0, 0
+    for each in _central_entries(source.read(end.start, end.size), end.entries):
+        front = min(front, each.header)
         located = _located(headers, each, end.start)
         if isinstance(located, Entry):
             entries.append(located)
-        elif located is not None:
-            found.append(located)
-        else:
+        elif located is None:
             packed += 1
+        elif faults < _MAX_FAULTS:
+            found.append(located)
+            faults += 1
     overlaps = _check_places(entries, found)
-    _check_front(source, min((each.header for each in raw), default=0), found)
+    _check_front(source, front if end.entries else 0, found)
     _check_names(entries, found)
     return Directory(entries, found, overlaps, packed)
 
@@ -132,7 +137,7 @@ def _widened(source: Source, end: int, short: Tuple[int, int, int], trailing: in
     return _End(at, entries, size, offset, trailing)
 
 
-class _Central(NamedTuple):
+class _Central(Record):
     name: bytes
     flags: int
     method: int
@@ -149,27 +154,25 @@ _CENTRAL_HEADER = struct.Struct("<4s4xHH4xIIIHHH4xII")
 _LOCAL_HEADER = struct.Struct("<4s2xHH16xHH")
 
 
-def _central_entries(data: bytes, count: int) -> List[_Central]:
-    entries: List[_Central] = []
-    at = 0
-    while at < len(data):
+def _central_entries(data: bytes, count: int) -> Iterator[_Central]:
+    at = number = 0
+    while at < len(data) and number <= count:
+        number += 1
         begin = at + 46
         if len(data) < begin or data[at : at + 4] != _CENTRAL:
-            raise FlawedError("CK025", "the directory is damaged at its entry number %d" % (len(entries) + 1))
+            raise FlawedError("CK025", "the directory is damaged at its entry number %d" % number)
         _, flags, method, crc, packed, size, name, extra, comment, attributes, header = _CENTRAL_HEADER.unpack_from(
             data, at
         )
         at = begin + name + extra + comment
         if at > len(data):
-            raise FlawedError("CK025", "the directory is cut off at its entry number %d" % (len(entries) + 1))
+            raise FlawedError("CK025", "the directory is cut off at its entry number %d" % number)
         if _U32 in (packed, size, header):
             size, packed, header = _zip64(data[begin + name : at - comment], size, packed, header)
-        entries.append(_Central(data[begin : begin + name], flags, method, crc, packed, size, header, attributes))
-    if len(entries) != count:
-        raise FlawedError(
-            "CK025", "the directory holds %s where its end record says %d" % (count_of(len(entries), "record"), count)
-        )
-    return entries
+        yield _Central(data[begin : begin + name], flags, method, crc, packed, size, header, attributes)
+    if number != count:
+        held = "more records than" if number > count else "%s where" % count_of(number, "record")
+        raise FlawedError("CK025", "the directory holds %s its end record says: %d" % (held, count))
 
 
 def _zip64(extra: bytes, size: int, packed: int, header: int) -> Tuple[int, int, int]:
@@ -207,17 +210,15 @@ def _located(headers: _Headers, central: _Central, limit: int) -> Union[Entry, F
     """Find a record's data behind its local header, and compare the two descriptions; None for one without data."""
     if central.method and b"/code/" in central.name:
         return None  # TorchScript compresses its sources
-    name_size = len(central.name)
-    more = headers.read(central.header, 30 + name_size + _AHEAD)
-    local = more[: 30 + name_size]
-    fault = _fault(central, local)
+    begin = 30 + len(central.name)
+    local = headers.read(central.header, begin + _AHEAD)
+    fault = _fault(central, local[:begin])
     if fault is None:
-        begin = 30 + name_size + _LOCAL_HEADER.unpack_from(local)[4]
-        offset = central.header + begin
-        if offset + central.size <= limit:
-            name = central.name.decode("utf-8", "replace")
-            head = more[begin : begin + min(_HEAD, central.size)]
-            return Entry(name, central.header, offset, central.size, central.crc, head)
+        begin += int.from_bytes(local[28:30], "little")
+        offset, size = central.header + begin, central.size
+        if offset + size <= limit:
+            head = local[begin : begin + (HEAD if size >= HEAD else size)]
+            return Entry(central.name.decode("utf-8", "replace"), central.header, offset, size, central.crc, head)
         fault = "CK025", "reaches beyond the end of the data"
     shown = clean_text(central.name.decode("utf-8", "replace"), 100)
     return Found(fault[0], "record %s %s" % (shown, fault[1]), {"record": shown})
@@ -227,7 +228,7 @@ def _fault(central: _Central, local: bytes) -> Optional[Tuple[str, str]]:
     """Return the rule and the words for what is wrong with a record."""
     if central.flags & _ENCRYPTED:
         return "CK102", "is marked as encrypted, which torch never does"
-    if stat.S_ISLNK(central.attributes >> 16):
+    if central.attributes >> 28 == _LINK:
         return "CK102", "is a symbolic link"
     if central.method or central.packed != central.size:
         return "CK102", "is compressed, which torch never does"

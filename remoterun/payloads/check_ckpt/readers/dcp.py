@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import re
-from typing import TYPE_CHECKING, Dict, List, NamedTuple, Optional, Set
+from typing import TYPE_CHECKING, Dict, List, Optional, Set
 
 from ..model import Checkpoint, Unchecked, clean_text, count_of
+from ..patterns import pattern
+from ..records import Record
 from ..rules.rule import INFO
 from .dcp_items import Items
 from .dcp_metadata import matched, read_metadata
@@ -19,13 +20,13 @@ if TYPE_CHECKING:
 
 NAME = "dcp"
 _COMMON = ".metadata"
-_OF_RANK = re.compile(r"__(\d{1,9})\.metadata")
-_UNFINISHED = re.compile(r"(?:__\d{1,9})?\.metadata\.tmp")
-_DATA = re.compile(r"__(\d{1,9})_\d{1,9}\.distcp")
+_OF_RANK = pattern(r"__(\d{1,9})\.metadata")
+_UNFINISHED = pattern(r"(?:__\d{1,9})?\.metadata\.tmp")
+_DATA = pattern(r"__(\d{1,9})_\d{1,9}\.distcp")
 
 
 # Where OLMo-core has it, and what of a step lies beside it.
-_INNER, _BESIDE = "model_and_optim", re.compile(r"train/rank\d{1,6}\.pt")
+_INNER, _BESIDE = "model_and_optim", pattern(r"train/rank\d{1,6}\.pt")
 # What Lightning puts there that is neither model nor optimizer.
 _REST = "meta.pt"
 
@@ -47,7 +48,7 @@ def is_part(name: str) -> bool:
     return name == _COMMON or name.endswith(".distcp") or bool(_OF_RANK.fullmatch(name) or _UNFINISHED.fullmatch(name))
 
 
-class Distributed(NamedTuple):
+class Distributed(Record):
     """Hold what was read, and the names of all that is no tensor."""
 
     checkpoint: Checkpoint

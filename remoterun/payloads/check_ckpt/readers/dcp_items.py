@@ -5,13 +5,14 @@ from __future__ import annotations
 import gc
 import itertools
 import zlib
-from typing import TYPE_CHECKING, Any, Dict, List, NamedTuple, Optional, Tuple
+from typing import TYPE_CHECKING, Any, Dict, List, Optional, Tuple
 
 from ..dtypes import DTYPES
 from ..model import MASTER, MODEL, OPTIMIZER, Found, Piece, Unchecked, clean_text, count_of, product
 from ..pickles.layout import THE_WHOLE
 from ..pickles.nodes import Pairs, Persistent, string_items
 from ..pickles.training import learn
+from ..records import Record
 from ..rules.catalogue import severity
 from ..rules.rule import INFO, SUSPECT
 from .flattened import Leaves, slot
@@ -39,7 +40,7 @@ _COLLECT_AFTER = 128 << 10
 _MOST_ENTRIES = 100
 
 
-class _Said(NamedTuple):
+class _Said(Record):
     found: Found
     file: str
     items: List[str]

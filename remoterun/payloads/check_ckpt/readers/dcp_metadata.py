@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import itertools
 import struct
-from typing import TYPE_CHECKING, Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Optional, Sequence, Tuple
 
 from ..model import FlawedError, clean_text, count_of, product
 from ..pickles.nodes import Call, Global, Pairs, string_items
 from ..pickles.rebuild import shape_of
+from ..records import Record
 from ..rules.rule import SUSPECT
 from .dcp_pickle import Chunk, Compact, chunk_of, index_of, place_of
 from .torch_objects import decode_pickle
@@ -43,7 +44,7 @@ _OWN = frozenset(
 _MOST_CORNERS = 1_000_000
 
 
-class Whole(NamedTuple):
+class Whole(Record):
     """Describe a tensor that may lie in chunks; `dtype` is torch's name of its number format, "" when it has none."""
 
     dtype: str
@@ -51,7 +52,7 @@ class Whole(NamedTuple):
     chunks: List[Chunk]
 
 
-class Item(NamedTuple):
+class Item(Record):
     """Place what was written in one go: an object, or a chunk of a tensor, with its sizes where it is listed."""
 
     name: str
@@ -63,7 +64,7 @@ class Item(NamedTuple):
     sizes: Optional[Tuple[int, ...]] = None
 
 
-class Metadata(NamedTuple):
+class Metadata(Record):
     """Hold what was said: tensors and objects by name, where their items lie, and their keys before flattening."""
 
     tensors: Dict[str, Whole]

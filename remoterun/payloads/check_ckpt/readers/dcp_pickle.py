@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any, Callable, Dict, NamedTuple, Optional, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Dict, Optional, Tuple
 
 from ..pickles.machine import BUDGET, Machine
 from ..pickles.nodes import PASSED_OVER, Call, Global, Pairs, TooLargeError, string_items
 from ..pickles.rebuild import is_count, shape_of
+from ..records import Record
 
 if TYPE_CHECKING:
     from ..source import Source
@@ -17,21 +18,21 @@ _SIZE = Global("torch", "Size")
 _MOST_GROWTH = 128 * 1024 * 1024
 
 
-class Chunk(NamedTuple):
+class Chunk(Record):
     """Say which part of a tensor was written as one: where it begins in each dimension, and its sizes."""
 
     offsets: Tuple[int, ...]
     sizes: Tuple[int, ...]
 
 
-class Index(NamedTuple):
+class Index(Record):
     """Name what was written: an object, or a tensor's chunk by where it begins."""
 
     name: str
     offsets: Optional[Tuple[int, ...]]
 
 
-class Place(NamedTuple):
+class Place(Record):
     """Say where something was written."""
 
     path: str
@@ -132,7 +133,7 @@ def place_of(node: object) -> Optional[Place]:
     return Place(path, offset, length, tuple(known))
 
 
-_MAKERS: Dict[str, Callable[[object], Optional[NamedTuple]]] = {
+_MAKERS: Dict[str, Callable[[object], Optional[Record]]] = {
     "ChunkStorageMetadata": chunk_of,
     "MetadataIndex": index_of,
     "_StorageInfo": place_of,

@@ -5,11 +5,13 @@ from __future__ import annotations
 import itertools
 import re
 from functools import partial
-from typing import TYPE_CHECKING, Any, Dict, Iterable, Iterator, List, NamedTuple, Optional, Set, Tuple
+from typing import TYPE_CHECKING, Any, Dict, Iterable, Iterator, List, Optional, Set, Tuple
 
 from ..model import MODEL, OPTIMIZER, OTHER, clean_text, count_of, row_major
+from ..patterns import pattern
 from ..pickles.nodes import string_items
 from ..pickles.rebuild import is_count
+from ..records import Record
 from ..rules.rule import INFO, SUSPECT
 from .folder import Claim
 from .members import Members, matching
@@ -27,7 +29,7 @@ _LAYER = r"layer_(\d{1,6})-model_(\d{1,6})-model_states\.pt"
 _EXPERT = r"((?:layer_\d{1,6}_)?expert)_(\d{1,6})_mp_rank_(\d{1,6})_model_states\.pt"
 _OPTIMIZER = r"((?:bf16_|fp16_)?zero_pp_rank_)(\d{1,6})_mp_rank_(\d{1,6})_?optim_states\.pt"
 _EXPERT_OPTIMIZER = r"expp_rank_(\d{1,6})_mp_rank_(\d{1,6})_optim_states\.pt"
-_KNOWN = re.compile("|".join((_MODEL, _LAYER, _EXPERT, _OPTIMIZER, _EXPERT_OPTIMIZER)))
+_KNOWN = pattern("|".join((_MODEL, _LAYER, _EXPERT, _OPTIMIZER, _EXPERT_OPTIMIZER)))
 _MODULE = "module."
 _HALVES = ("bfloat16", "float16")
 # Of more missing files, it is only said that there are so many.
@@ -50,7 +52,7 @@ def read(folder: Folder) -> Checkpoint:
     return reader.checkpoint
 
 
-class _Model(NamedTuple):
+class _Model(Record):
     """Keep what a model's file says of the whole checkpoint; `rank` is None unless each rank has one, as in ZeRO-3."""
 
     rank: Optional[int]
@@ -179,7 +181,8 @@ class _Reader:
         mp_ranks = [model.mp_rank for model in models] + [int(each.group(3)) for each in optimizers]
         start = optimizers[0].group(1) if optimizers else "zero_pp_rank_"
         there = {(int(each.group(2)), int(each.group(3))) for each in optimizers}
-        for mp_rank in range(max([model.mp_ranks or 1 for model in models] + [number + 1 for number in mp_ranks])):
+        counts = [model.mp_ranks or 1 for model in models] + [number + 1 for number in mp_ranks]
+        for mp_rank in range(max(counts, default=1)):
             if not per_rank and "mp_rank_%02d_model_states.pt" % mp_rank not in self._names:
                 yield "mp_rank_%02d_model_states.pt" % mp_rank
             for rank in range(self._ranks() or 0):

@@ -9,6 +9,8 @@ import importlib
 import re
 from typing import TYPE_CHECKING, Iterable, List, Tuple, cast
 
+from ..patterns import pattern
+
 if TYPE_CHECKING:
     from .folder import Family
 
@@ -24,7 +26,7 @@ _FAMILIES: Tuple[Tuple[str, str], ...] = (
     ("dcp", r"(?:__\d+)?\.metadata(?:\.tmp)?|.+\.distcp|model_and_optim"),
     ("ranks", r"(?:optim|meta)_\d+.*|ep\d+-ba\d+-rank\d+\.pt|(?:model_world_size_|actor|critic|ref|reward).*"),
 )
-_KNOWN = tuple((module, re.compile(names, re.DOTALL)) for module, names in _FAMILIES)
+_KNOWN = tuple((module, pattern(names, re.DOTALL)) for module, names in _FAMILIES)
 
 
 def that_may_claim(names: Iterable[str]) -> List[str]:

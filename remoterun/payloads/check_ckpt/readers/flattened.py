@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Tuple
+from typing import Any, Dict, Iterable, List, Optional, Tuple
 
 from ..model import EMA, MASTER, MODEL, OPTIMIZER, OTHER
 from ..pickles.layout import ASIDE, role_of
 from ..pickles.nodes import Pairs
+from ..records import Record
 
 # Keys that hold a whole model, as the first part of a name of which nobody says where its keys ended.
 _MODELS = frozenset(("model", "module", "state_dict", "model_state_dict"))
@@ -19,7 +20,7 @@ _DEPTH = 3
 _TOP = "top"
 
 
-class Slot(NamedTuple):
+class Slot(Record):
     """Say of what an optimizer's value is: which optimizer, which parameter or group, which key.
 
     `kind` is state or param_groups.

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import threading
-from typing import TYPE_CHECKING, Any, Dict, Iterator, List, NamedTuple, Sequence, Tuple
+from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Sequence, Tuple
 
+from ..records import Record
 from ..source import Source, identity
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ class ChangedError(Exception):
         self.what = what
 
 
-class Seen(NamedTuple):
+class Seen(Record):
     """Remember a regular file: its path below the checkpoint's folder, its size and when it was last written.
 
     `identity` tells it from other files whatever they are called; `link` says that a symbolic link led to it.
@@ -58,7 +59,7 @@ class Seen(NamedTuple):
     link: bool = False
 
 
-class Claim(NamedTuple):
+class Claim(Record):
     """Name the files that make up one checkpoint, relative to the listed folder.
 
     `name` is empty when the folder itself is the checkpoint, otherwise what tells it from others in the same folder
@@ -69,7 +70,7 @@ class Claim(NamedTuple):
     files: Tuple[str, ...]
 
 
-class Listing(NamedTuple):
+class Listing(Record):
     """Hold what one folder has: regular files by name, and, by name, the listings of its folders, two levels deep."""
 
     path: str

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, Dict, List, NamedTuple, Tuple
+from typing import TYPE_CHECKING, Dict, List, Tuple
 
 from ..dtypes import DTYPES
 from ..model import (
@@ -19,6 +19,7 @@ from ..model import (
     product,
     row_major,
 )
+from ..records import Record
 from .absence import tell_zeros
 
 if TYPE_CHECKING:
@@ -79,7 +80,7 @@ _BLOCKS = {
 }
 
 
-class _Info(NamedTuple):
+class _Info(Record):
     """Describe a tensor: `offset` counts from the data's start; `size` in bytes is 0 while the type does not tell."""
 
     name: str

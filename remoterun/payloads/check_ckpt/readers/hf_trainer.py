@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 import re
-from typing import TYPE_CHECKING, Iterator, List, NamedTuple, Set, Tuple
+from typing import TYPE_CHECKING, Iterator, List, Set, Tuple
 
 from ..model import OPTIMIZER, FlawedError, Found, Progress, clean_text, count_of
+from ..patterns import pattern
+from ..records import Record
 from ..rules.rule import INFO, SUSPECT
 from ..scan.spans import claim as claim_bytes
 from . import families
@@ -37,10 +39,10 @@ _ALONG = (
 )
 _HEAD = 1 << 16
 # Folders in which sharded training keeps a part: DeepSpeed's, and those of torch.distributed.checkpoint.
-_INNER = re.compile(r"global_step\d{1,15}|(?:pytorch_model|optimizer)(?:_fsdp)?(?:_\d{1,4})?|pytorch_model")
+_INNER = pattern(r"global_step\d{1,15}|(?:pytorch_model|optimizer)(?:_fsdp)?(?:_\d{1,4})?|pytorch_model")
 
 
-class _Inner(NamedTuple):
+class _Inner(Record):
     """Name a folder inside that holds a part, the family that it is of, and its files."""
 
     name: str
@@ -111,8 +113,8 @@ def read(folder: Folder) -> Checkpoint:
     inner = list(_inner(folder.listing()))
     for each in inner:
         _read_inner(members, each, copied=bool(sets))
-    for part, pattern in _ALONG:
-        for match in sorted(matching(pattern, names), key=_text):
+    for part, wanted in _ALONG:
+        for match in sorted(matching(wanted, names), key=_text):
             members.take_aside(match.group(), part)
     _judge_presence(members, names, weights=bool(sets) or any(not each.is_optimizer for each in inner))
     return members.checkpoint

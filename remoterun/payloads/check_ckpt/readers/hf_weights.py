@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Dict, List, NamedTuple, Optional, Set, Tuple
+from typing import TYPE_CHECKING, Dict, List, Optional, Set, Tuple
 
 from ..model import MODEL, OTHER, FlawedError, clean_text, count_of
+from ..records import Record
 from ..rules.rule import INFO, SUSPECT
 from ..source import NotRegularError
 from .folder import Folder
@@ -24,7 +25,7 @@ _INDEX = r"(.+)\.(safetensors|bin)\.index((?:\.\w{1,16})?)\.json"
 _MOST_NAMES = 20
 
 
-class Weights(NamedTuple):
+class Weights(Record):
     """Name the files of one set of weights: a single one, or shards of which there should be so many."""
 
     stem: str

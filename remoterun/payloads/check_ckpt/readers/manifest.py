@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
 from ..model import FlawedError, clean_text
+from ..patterns import pattern
 from ..rules.rule import INFO
 from .folder import escapes
 from .small_json import read_json
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from .members import Members
 
 MANIFEST = "integrity.json"
-_DIGEST = re.compile(r"[0-9a-fA-F]{64}")
+_DIGEST = pattern(r"[0-9a-fA-F]{64}")
 
 
 def note_manifest(members: Members) -> None:

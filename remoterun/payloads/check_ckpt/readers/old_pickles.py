@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, Dict, List, NamedTuple, Optional, Tuple
+from typing import TYPE_CHECKING, Dict, List, Optional, Tuple
 
 from ..model import Checkpoint, Region, clean_text, count_of
+from ..pickles.machine import BUDGET
 from ..pickles.nodes import Persistent, string_items
 from ..pickles.rebuild import Stored, storage_of, storages_of
-from .absence import ends_in_zeros, tell_zeros
+from ..records import Record
+from .absence import is_all_zeros, tell_zeros, zeros_at_end
 from .torch_objects import Loaded, Objects, decode_pickle
 
 if TYPE_CHECKING:
@@ -17,8 +19,13 @@ if TYPE_CHECKING:
 
 _MAGIC = 0x1950A86A20F9469CFC6C
 # torch wrote these pickles after the magic number, then for each storage its number of elements and its bytes. Those
-# are little-endian, whatever the machine was.
-_PARTS = ("protocol number", "description of the machine", "object", "list of storages")
+# are little-endian, whatever the machine was. With each, what its objects may take.
+_PARTS = (
+    ("protocol number", 1 << 20),
+    ("description of the machine", 1 << 20),
+    ("object", BUDGET),
+    ("list of storages", BUDGET // 4),
+)
 _COUNT = 8
 
 
@@ -75,8 +82,8 @@ def _read_legacy(source: Source, start: int, checkpoint: Checkpoint) -> Loaded:
 def _pickles(source: Source, start: int, checkpoint: Checkpoint) -> List[Decoded]:
     """Decode the pickles after the magic number, as far as they are whole."""
     pickles: List[Decoded] = []
-    for part in _PARTS:
-        decoded = decode_pickle(source, start, source.size, checkpoint, "its %s" % part)
+    for part, budget in _PARTS:
+        decoded = decode_pickle(source, start, source.size, checkpoint, "its %s" % part, budget=budget)
         if decoded is None:
             break
         pickles.append(decoded)
@@ -86,7 +93,7 @@ def _pickles(source: Source, start: int, checkpoint: Checkpoint) -> List[Decoded
     return pickles
 
 
-class _Located(NamedTuple):
+class _Located(Record):
     """Say which regions hold the whole storages, by key, where they end, and which storage is not whole."""
 
     regions: Dict[str, int]
@@ -100,16 +107,18 @@ def _locate(source: Source, keys: List[Decoded], storages: Dict[str, Stored], ch
     if not keys:
         checkpoint.truncated = True
         return _Located(regions, source.size, None)
-    listed, at = keys[0].root, keys[0].stop
+    listed, at, zeros = keys[0].root, keys[0].stop, zeros_at_end(source)
     for key in listed if isinstance(listed, list) else ():
         stored = storages.get(key) if isinstance(key, str) else None
-        if stored is None or stored.dtype is None:
-            checkpoint.add("CK025", "nothing says how long storage %s is" % clean_text(str(key), 50))
+        if stored is None or stored.dtype is None or key in regions:
+            name = key if isinstance(key, str) else "of a strange name"
+            text = "storage %s is listed twice" if name in regions else "nothing says how long storage %s is"
+            checkpoint.add("CK025", text % clean_text(name, 50))
             checkpoint.truncated = True
-            return _Located(regions, at, str(key))
+            return _Located(regions, at, name)
         head = source.read(at, _COUNT)
         end = at + _COUNT + stored.held
-        if end > source.size or (stored.held and not any(head) and ends_in_zeros(source, at)):
+        if end > source.size or (stored.held and not any(head) and is_all_zeros(source, at, zeros)):
             checkpoint.truncated = True
             return _Located(regions, at, stored.key)
         (count,) = struct.unpack("<q", head)

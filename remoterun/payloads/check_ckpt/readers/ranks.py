@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-import re
 from typing import TYPE_CHECKING, Dict, List, Set, Tuple
 
 from ..model import MODEL, OPTIMIZER, FlawedError, Progress, clean_text
+from ..patterns import pattern
 from ..rules.rule import SUSPECT
 from .folder import Claim
 from .members import Members, gaps, matching
@@ -21,7 +21,7 @@ _NANOCHAT = r"(model|optim|meta)_(\d{1,9})(?:_rank(\d{1,6}))?\.(?:pt|json)"
 _COMPOSER = r"(ep\d{1,9}-ba(\d{1,15}))-rank(\d{1,6})\.pt"
 _VERL = r"((?:[^/]+/)?)(model|optim|extra_state)_world_size_(\d{1,6})_rank_(\d{1,6})\.pt"
 # Folders of a step that hold the networks, each with its own files.
-_NETWORK = re.compile(r"(?:actor|critic|ref|reward)\w*")
+_NETWORK = pattern(r"(?:actor|critic|ref|reward)\w*")
 # A missing rank is named; of more than so many, only their count.
 _MOST_RANKS = 100_000
 

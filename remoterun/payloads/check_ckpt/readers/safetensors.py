@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
-from typing import TYPE_CHECKING, Any, Dict, List, NamedTuple, Optional, Tuple
+from typing import TYPE_CHECKING, Any, Dict, List, Optional, Tuple
 
 from ..dtypes import safetensors_dtype
 from ..model import (
@@ -22,6 +22,7 @@ from ..model import (
     row_major,
 )
 from ..pickles.rebuild import is_count
+from ..records import Record
 
 if TYPE_CHECKING:
     from typing_extensions import TypeGuard
@@ -40,7 +41,7 @@ _STEPS = ("global_step", "step", "iteration", "ss_steps")
 _EPOCHS = ("epoch", "ss_epoch")
 
 
-class _Entry(NamedTuple):
+class _Entry(Record):
     name: str
     code: str
     shape: Tuple[int, ...]

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, Optional
+from typing import Optional
+
+from ..records import Record
 
 GGUF = b"GGUF"
 # Where a text would go on, a binary format rarely does.
 _TEXT = frozenset(b"\t\n\r") | frozenset(range(0x20, 0x7F))
 
 
-class Kind(NamedTuple):
+class Kind(Record):
     """Name what a file is; `checkpoint` tells whether it is a format of checkpoints that can't be audited yet."""
 
     name: str

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, List, NamedTuple, Optional
+from typing import TYPE_CHECKING, List, Optional
 
 from ..model import Checkpoint, FlawedError, clean_text, count_of
+from ..records import Record
 from .archive import LOCAL
 from .old_pickles import is_pickle, read_old_pickle
 from .torch_objects import Loaded, Objects, decode_pickle
@@ -16,14 +17,14 @@ if TYPE_CHECKING:
 _BLOCK = 512
 _MAX_MEMBERS = 20_000
 # A longer name is none.
-_MAX_NAME = 64 * 1024
+_MAX_NAME = 4096
 _MAX_CHECKPOINTS = 16
 _CONFIG = "model_config.yaml"
 # What torch wrote in 2016.
 _ANCIENT = frozenset(("storages", "tensors", "pickle"))
 
 
-class _Member(NamedTuple):
+class _Member(Record):
     name: str
     kind: bytes
     offset: int

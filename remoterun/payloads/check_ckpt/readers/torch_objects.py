@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 import struct
-from typing import TYPE_CHECKING, Any, Dict, FrozenSet, NamedTuple, Optional, Set, Type, Union
+from typing import TYPE_CHECKING, Any, Dict, FrozenSet, Optional, Set, Tuple, Type, Union
 
 from ..model import MODEL, OTHER, UNKNOWN_FORMAT, Checkpoint, Region, Tensor, Unchecked, clean_text, count_of, product
 from ..pickles import policy
-from ..pickles.layout import survey
+from ..pickles.layout import settled, survey
 from ..pickles.machine import BUDGET, Machine
 from ..pickles.nodes import INNER, Blob, BombError, Call, CutOffError, Decoded, Persistent, PickleError, TooLargeError
 from ..pickles.opaque import opaque
-from ..pickles.rebuild import UNDESCRIBED, Array, Bare, Broken, Stored, numpy_dtype, rebuild, storage_of
+from ..pickles.rebuild import UNDESCRIBED, Array, Bare, Broken, Stored, numpy_dtype, others, rebuild
+from ..pickles.saved import Saved
 from ..pickles.training import learn
+from ..records import Record
 from ..source import Held
 
 if TYPE_CHECKING:
@@ -23,9 +26,11 @@ if TYPE_CHECKING:
 
 # The pickles in front of a storage take less.
 _MOST_TEXT = 1024 * 1024
+# Tensors that are wrong are reported one by one, as far as anybody would read it.
+_MOST_FAULTS = 1_000
 
 
-class Loaded(NamedTuple):
+class Loaded(Record):
     """Hold what was read of a file.
 
     `decoded` is None when it holds no pickle, or none that can be decoded. `number` reads a plain number, a numpy
@@ -87,6 +92,7 @@ class Objects:
         self._checkpoint = checkpoint
         self._regions = dict(regions)
         self._big_endian = big_endian
+        self._faults = 0
         self._textual: Set[str] = set()
         self._decoded: Set[int] = set()
         self.tensors: Dict[int, int] = {}
@@ -96,19 +102,22 @@ class Objects:
         checkpoint = self._checkpoint
         checkpoint.decoded = True
         self._open_inner(decoded)
-        placed = survey(decoded.root)
-        for item in placed:
+        first = len(checkpoint.tensors)
+        known: Set[str] = set()
+        roles: Set[str] = set()
+        for item in survey(decoded.root):
             self._place(item)
-        known = {item.tensor.key for item in placed if isinstance(item.tensor, Stored)}
-        for node in decoded.persistent:
-            storage = storage_of(node)
-            if (
-                storage is not None
-                and storage.key not in known
-                and (storage.dtype is None or storage.dtype.kind != "clean")
-            ):
-                known.add(storage.key)
+            roles.add(item.role)
+            if isinstance(item.tensor, Stored):
+                known.add(item.tensor.key)
+        changed = settled(roles)
+        for index, tensor in enumerate(checkpoint.tensors[first:], first):
+            if tensor.role in changed:
+                checkpoint.tensors[index] = tensor._replace(role=changed[tensor.role])
+        for storage in others(decoded, known):
+            if storage.dtype is None or storage.dtype.kind != "clean":
                 self._place_stored(storage, "storage %s" % clean_text(storage.key, 50), OTHER, "")
+        self._sum_faults()
         learn(checkpoint, decoded.root, self.number, self.tensors)
         self._note_opaque(decoded)
 
@@ -117,6 +126,17 @@ class Objects:
         role = OTHER if self._checkpoint.tensors else MODEL
         for item in survey(decoded.root):
             self._place(item._replace(name="constants.%s" % item.name, role=role))
+        self._sum_faults()
+
+    def _fault(self, message: str, name: str) -> None:
+        self._faults += 1
+        if self._faults <= _MOST_FAULTS:
+            self._checkpoint.add("CK025", message, tensor=name)
+
+    def _sum_faults(self) -> None:
+        more = self._faults - _MOST_FAULTS
+        if more > 0:
+            self._checkpoint.add("CK025", "%s more of which the like is true" % count_of(more, "tensor"))
 
     def _note_opaque(self, decoded: Decoded) -> None:
         checkpoint = self._checkpoint
@@ -171,34 +191,35 @@ class Objects:
         elif isinstance(tensor, Array):
             self._place_array(tensor, name, item.role, item.key)
         else:
-            checkpoint.add("CK025", "tensor %s can't be rebuilt: %s" % (name, tensor.reason), tensor=name)
+            self._fault("tensor %s can't be rebuilt: %s" % (name, tensor.reason), name)
         if len(checkpoint.tensors) > before:
             self.tensors[id(item.node)] = before
 
     def _place_stored(self, stored: Stored, name: str, role: str, key: str) -> None:
         checkpoint = self._checkpoint
         dtype = stored.dtype
-        unreadable = self._unreadable(stored)
-        if dtype is None or unreadable:
-            self._pass_over(name, stored, unreadable)
-            return
+        if dtype is None or dtype.kind == "opaque" or self._big_endian or stored.key in self._textual:
+            unreadable = self._unreadable(stored)
+            if dtype is None or unreadable:
+                self._pass_over(name, stored, unreadable)
+                return
         index = self._regions.get(stored.key)
         if index is None:
             self._pass_over(name, stored, "cut off" if checkpoint.truncated else "its storage is missing")
             if not checkpoint.truncated:
                 message = "tensor %s has no data: storage data/%s is missing" % (name, clean_text(stored.key, 50))
-                checkpoint.add("CK025", message, tensor=name)
+                self._fault(message, name)
             return
         region = checkpoint.regions[index]
         if stored.held != region.size:
             message = "%s should have %s, but its record %s has %s"
             sizes = count_of(stored.held, "byte"), region.name, count_of(region.size, "byte")
-            checkpoint.add("CK025", message % (name, *sizes), tensor=name)
+            self._fault(message % (name, *sizes), name)
         tensor = Tensor(name, role, dtype, stored.shape, stored.stride, index, stored.offset * dtype.size, key)
-        end = _end_of(tensor)
+        end = tensor.start + _span(stored.shape, stored.stride) * dtype.size
         if end > min(region.size, stored.held):
             message = "tensor %s reaches beyond its storage: to byte %s of %s"
-            checkpoint.add("CK025", message % (name, format(end, ","), format(region.size, ",")), tensor=name)
+            self._fault(message % (name, format(end, ","), format(region.size, ",")), name)
             self._pass_over(name, stored, "reaches beyond its storage")
             return
         checkpoint.tensors.append(tensor)
@@ -235,7 +256,7 @@ class Objects:
         if size != data.size:
             message = "array %s should have %s, but has %s"
             message %= (name, count_of(size, "byte"), count_of(data.size, "byte"))
-            checkpoint.add("CK025", message, tensor=name)
+            self._fault(message, name)
             return
         checkpoint.regions.append(Region(0, self._source.base + data.offset, size, name))
         region = len(checkpoint.regions) - 1
@@ -247,21 +268,23 @@ class Objects:
         """Read a plain number, a numpy scalar or a tensor of one element."""
         if isinstance(node, (int, float)):
             return None if isinstance(node, bool) or abs(node) > 1 << 62 else node
+        if type(node) is Saved and id(node) in self.tensors:
+            return self._only_element(self._checkpoint.tensors[self.tensors[id(node)]])
         if isinstance(node, Call) and node.path.endswith(".multiarray.scalar") and len(node.args) == 2:
             return self._scalar(numpy_dtype(node.args[0]), node.args[1])
-        tensor = rebuild(node) if isinstance(node, (Call, Persistent)) else None
-        if not isinstance(tensor, Stored) or tensor.dtype is None or any(size != 1 for size in tensor.shape):
+        stored = rebuild(node) if isinstance(node, (Call, Persistent)) else None
+        if not isinstance(stored, Stored) or stored.dtype is None:
             return None
-        index = self._regions.get(tensor.key)
-        if index is None or self._big_endian:
+        index, start = self._regions.get(stored.key), stored.offset * stored.dtype.size
+        if index is None or start + stored.dtype.size > self._checkpoint.regions[index].size:
             return None
-        region = self._checkpoint.regions[index]
-        start = tensor.offset * tensor.dtype.size
-        if start + tensor.dtype.size > region.size:
+        return self._only_element(Tensor("", OTHER, stored.dtype, stored.shape, stored.stride, index, start))
+
+    def _only_element(self, tensor: Tensor) -> Optional[Number]:
+        if self._big_endian or tensor.numel != 1:
             return None
-        return unpacked(
-            tensor.dtype.name, self._source.read(region.offset - self._source.base + start, tensor.dtype.size)
-        )
+        region, size = self._checkpoint.regions[tensor.region], tensor.dtype.size
+        return unpacked(tensor.dtype.name, self._source.read(region.offset - self._source.base + tensor.start, size))
 
     def _scalar(self, dtype: str, data: Any) -> Optional[Number]:
         if isinstance(data, Blob) and data.size <= 16:
@@ -272,28 +295,29 @@ class Objects:
         return None
 
 
-def _end_of(tensor: Tensor) -> int:
-    """Return where in its region a tensor's last element ends, 0 when it has none."""
+@functools.lru_cache(maxsize=1024)
+def _span(shape: Tuple[int, ...], stride: Tuple[int, ...]) -> int:
+    """Return from how many elements on end a tensor shows some, of a storage."""
     last = 0
-    for size, step in zip(tensor.shape, tensor.stride):
+    for size, step in zip(shape, stride):
         if not size:
             return 0
         last += (size - 1) * step
-    return tensor.start + (last + 1) * tensor.dtype.size
+    return last + 1
 
 
 _CODES = {
-    "float64": "<d",
-    "float32": "<f",
-    "float16": "<e",
-    "int64": "<q",
-    "int32": "<i",
-    "int16": "<h",
-    "int8": "<b",
-    "uint64": "<Q",
-    "uint32": "<I",
-    "uint16": "<H",
-    "uint8": "<B",
+    "float64": struct.Struct("<d"),
+    "float32": struct.Struct("<f"),
+    "float16": struct.Struct("<e"),
+    "int64": struct.Struct("<q"),
+    "int32": struct.Struct("<i"),
+    "int16": struct.Struct("<h"),
+    "int8": struct.Struct("<b"),
+    "uint64": struct.Struct("<Q"),
+    "uint32": struct.Struct("<I"),
+    "uint16": struct.Struct("<H"),
+    "uint8": struct.Struct("<B"),
 }
 
 
@@ -302,9 +326,9 @@ def unpacked(dtype: str, data: bytes) -> Optional[Number]:
     if dtype == "bfloat16":
         dtype, data = "float32", b"\x00\x00" + data
     code = _CODES.get(dtype)
-    if code is None or struct.calcsize(code) != len(data):
+    if code is None or code.size != len(data):
         return None
-    number: Number = struct.unpack(code, data)[0]
+    number: Number = code.unpack(data)[0]
     return number
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import re
+import itertools
 from typing import TYPE_CHECKING, Dict, List, Optional
 
 from ..model import Checkpoint, FlawedError, Found, Region, clean_text, count_of
+from ..patterns import pattern
 from ..pickles.machine import BUDGET
 from ..pickles.rebuild import storages_of
 from .absence import tell_zeros
@@ -23,7 +24,7 @@ _MAX_PICKLES = 8
 # What pickles beside the main one may take; they hold next to nothing.
 _SIDE_BUDGET = 16 * 1024 * 1024
 # How pickles begin: with their protocol, or with the name of a module.
-_HIDDEN = re.compile(rb"\x80[\x02-\x05]|c[\w.]{3}|\(c")
+_HIDDEN = pattern(rb"\x80[\x02-\x05]|c[\w.]{3}|\(c")
 _MAX_HIDDEN = 64
 _HIDDEN_BUDGET = 1024 * 1024
 
@@ -42,10 +43,8 @@ def read_torch_zip(source: Source) -> Optional[Loaded]:
         return _Reader(source).salvaged(error.found)
     if directory is None:
         return _Reader(source).salvaged()
-    names = [entry.name for entry in directory.entries] + [
-        str((each.data or {}).get("record")) for each in directory.found
-    ]
-    if not any(map(_is_pickle, names)):
+    damaged = (str((each.data or {}).get("record")) for each in directory.found)
+    if not any(map(_is_pickle, itertools.chain((entry.name for entry in directory.entries), damaged))):
         return None
     return _Reader(source).whole(directory)
 
@@ -60,9 +59,10 @@ class _Reader:
         self._checkpoint = Checkpoint("torch-zip", source.size)
         self._decoded: Optional[Decoded] = None
         self._constants: Optional[Decoded] = None
-        self._storages: Dict[str, int] = {}
+        self._storages: Optional[Dict[str, int]] = None
         self._regions: Dict[str, int] = {}
         self._prefix = ""
+        self._looked = False
         self._big_endian = False
 
     def whole(self, directory: Directory) -> Loaded:
@@ -76,8 +76,9 @@ class _Reader:
         if directory.overlaps:
             return Loaded(checkpoint, self._decoded, Objects(self._source, checkpoint, {}).number)
         self._add_regions(directory.entries)
-        self._judge_checksums()
-        return self._place()
+        data = self._data_regions()
+        self._judge_checksums(data)
+        return self._place(data)
 
     def salvaged(self, cause: Optional[Found] = None) -> Loaded:
         """Read what is left of a file without its end, or with a damaged directory (the cause)."""
@@ -87,30 +88,41 @@ class _Reader:
         checkpoint.truncated = True
         left = walk(self._source, self._expected_size)
         if self._decoded is None:
+            checkpoint.found.clear()  # it is found again, with what stands behind the first storage
             self._decode(left.entries)
         self._add_regions(left.entries)
-        self._judge_checksums()
-        loaded = self._place()
-        rule, lead = ("CK025", cause.message) if cause else ("CK020", "the file has no end")
         data = self._data_regions()
-        intact = sum(key in data for key in self._storages)
-        message = "%s: %s" % (lead, self._tell_left(intact, left.damaged))
-        checkpoint.add(rule, message, intact=intact, storages=len(self._storages))
+        self._judge_checksums(data)
+        storages = self._sizes()
+        loaded = self._place(data)
+        rule, lead = ("CK025", cause.message) if cause else ("CK020", "the file has no end")
+        intact = sum(key in data for key in storages)
+        message = "%s: %s" % (lead, self._tell_left(intact, len(storages), left.damaged))
+        checkpoint.add(rule, message, intact=intact, storages=len(storages))
         return loaded
 
     def _expected_size(self, entries: List[Entry], name: str) -> Optional[int]:
         """Tell the size of a storage from the pickle, which stands in front of them."""
         if "/data/" not in name:
             return None
-        if self._decoded is None and not self._checkpoint.found:
+        if not self._looked:
+            self._looked = True
             self._decode(entries)
-        return self._storages.get(name.rpartition("/data/")[2])
+        return self._sizes().get(name.rpartition("/data/")[2])
 
-    def _tell_left(self, intact: int, damaged: str) -> str:
+    def _sizes(self) -> Dict[str, int]:
+        """Return the bytes that each storage has by the pickle."""
+        if self._decoded is None:
+            return {}
+        if self._storages is None:
+            self._storages = {key: storage.held for key, storage in storages_of(self._decoded).items()}
+        return self._storages
+
+    def _tell_left(self, intact: int, storages: int, damaged: str) -> str:
         ending = tell_zeros(self._source)
         if self._decoded is None:
             return "the map of its tensors (data.pkl) is not whole, so nothing in it can be used%s" % ending
-        text = "%d of %s intact" % (intact, count_of(len(self._storages), "storage"))
+        text = "%d of %s intact" % (intact, count_of(storages, "storage"))
         if damaged:
             key = damaged.rpartition("/data/")[2]
             name = next((" (%s)" % each.name for each in self._checkpoint.unchecked if each.place == key), "")
@@ -140,9 +152,8 @@ class _Reader:
         name, end = clean_text(entry.name, 100), entry.offset + entry.size
         budget = BUDGET if is_main else _SIDE_BUDGET
         decoded = decode_pickle(self._source, entry.offset, end, self._checkpoint, name, budget=budget)
-        if is_main and decoded is not None:
+        if is_main:
             self._decoded = decoded
-            self._storages = {key: storage.held for key, storage in storages_of(decoded).items()}
         elif entry.name == self._prefix + _CONSTANTS:
             self._checkpoint.format = "torchscript"
             self._constants = decoded
@@ -170,7 +181,10 @@ class _Reader:
     # --- records -----------------------------------------------------------------------------------------------------
 
     def _add_regions(self, entries: List[Entry]) -> None:
-        for entry in sorted(entries, key=lambda entry: entry.offset):
+        """Take the records over; many take much memory, so each is given up for its region."""
+        entries.sort(key=lambda entry: -entry.offset)
+        while entries:
+            entry = entries.pop()
             self._regions[entry.name] = len(self._checkpoint.regions)
             place = self._source.base + entry.offset
             self._checkpoint.regions.append(Region(0, place, entry.size, clean_text(entry.name, 200), entry.crc))
@@ -180,8 +194,8 @@ class _Reader:
         front = "%s%s/" % (self._prefix, folder)
         return {name[len(front) :]: index for name, index in self._regions.items() if name.startswith(front)}
 
-    def _place(self) -> Loaded:
-        objects = Objects(self._source, self._checkpoint, self._data_regions(), big_endian=self._big_endian)
+    def _place(self, data: Dict[str, int]) -> Loaded:
+        objects = Objects(self._source, self._checkpoint, data, big_endian=self._big_endian)
         if self._decoded is not None:
             objects.add(self._decoded)
         if self._constants is not None:
@@ -191,10 +205,10 @@ class _Reader:
             constants.add_constants(self._constants)
         return Loaded(self._checkpoint, self._decoded, objects.number)
 
-    def _judge_checksums(self) -> None:
+    def _judge_checksums(self, data: Dict[str, int]) -> None:
         """Tell checksums that were never written from wrong ones."""
         checkpoint = self._checkpoint
-        full = [index for index in self._data_regions().values() if checkpoint.regions[index].size]
+        full = [index for index in data.values() if checkpoint.regions[index].size]
         pickled = self._regions.get(self._prefix + _PICKLE)
         if not full or pickled is None or any(checkpoint.regions[index].crc for index in full):
             return

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from typing import TYPE_CHECKING, Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple
+from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Optional, Sequence, Set, Tuple
 
 from ..model import (
     MASTER,
@@ -19,8 +18,10 @@ from ..model import (
     product,
     row_major,
 )
+from ..patterns import pattern
 from ..pickles.nodes import Call, string_items
 from ..pickles.rebuild import is_count, shape_of
+from ..records import Record
 
 if TYPE_CHECKING:
     from ..model import Checkpoint, Number
@@ -29,18 +30,18 @@ if TYPE_CHECKING:
 # Tensors that the flat ones of one checkpoint fall into; a model of 700 parameters on 64 ranks makes 134,000.
 _MOST_NAMED = 200_000
 _FROZEN = "frozen_param_fragments."
-_FLAT = re.compile(r"(?:^|\.)(?:single_partition_of_fp32_groups|fp32_flat_groups)\.(\d{1,6})$")
+_FLAT = pattern(r"(?:^|\.)(?:single_partition_of_fp32_groups|fp32_flat_groups)\.(\d{1,6})$")
 _STATE = "optimizer_state_dict"
 
 
-class Shaped(NamedTuple):
+class Shaped(Record):
     """Name a parameter, and say what shape it has as a whole."""
 
     name: str
     shape: Tuple[int, ...]
 
 
-class Stretch(NamedTuple):
+class Stretch(Record):
     """Say that `length` elements of a parameter, from its `first` on, lie `at` elements into a flat tensor."""
 
     param: Shaped

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Callable, Dict, FrozenSet, Iterator, List, NamedTuple, Sequence, Tuple, TypeVar
+from typing import Callable, Dict, FrozenSet, Iterator, List, Sequence, Tuple, TypeVar
 
 from ..model import Found
+from ..records import Record
 from . import completeness, integrity, portability, security, series, training, values
 from .facts import Facts
 from .rule import BAD, INFO, SUSPECT, Rule
@@ -28,7 +29,7 @@ _QUESTIONS: Tuple[Callable[[Facts], Iterator[Found]], ...] = tuple(
 )
 
 
-class Changes(NamedTuple):
+class Changes(Record):
     """Hold what a playbook says of rules: those whose findings count for nothing, and severities in place of theirs."""
 
     ignore: FrozenSet[str]
@@ -69,7 +70,7 @@ class Changes(NamedTuple):
         return found._replace(severity=level, data={**(found.data or {}), "usual_severity": usual})
 
 
-class Settled(NamedTuple):
+class Settled(Record):
     """Hold what is made of the findings of one checkpoint: those that count, how many are ignored, and the verdict."""
 
     found: List[Found]

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Dict, Iterator, NamedTuple, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, Dict, Iterator, Optional, Sequence, Tuple
 
 from ..find.names import step_in_name
 from ..model import Checkpoint, Number, State, Tensor
+from ..records import Record
 from ..scan.engine import Counts
 from ..scan.spans import pieces
 from .parameters import matched
@@ -20,14 +21,14 @@ if TYPE_CHECKING:
 _MISSING = ("CK020", "CK021", "CK027")
 
 
-class Kept(NamedTuple):
+class Kept(Record):
     """Hold what an optimizer keeps of a parameter, and the options of its group."""
 
     state: State
     options: Dict[str, object]
 
 
-class Facts(NamedTuple):
+class Facts(Record):
     """Bring together what the questions are asked of.
 
     `name` is where the checkpoint lies below the root, which may tell its step; `paths` are those of its files.

@@ -45,10 +45,10 @@ def _wrong(facts: Facts) -> List[int]:
 
 
 def _checksums(facts: Facts) -> Iterator[Found]:
-    names: Dict[int, List[str]] = {}
-    for tensor in facts.checkpoint.tensors:
-        names.setdefault(tensor.region, []).append(tensor.name)
     wrong = _wrong(facts)
+    names: Dict[int, List[str]] = {}
+    for tensor in facts.checkpoint.tensors if wrong else ():
+        names.setdefault(tensor.region, []).append(tensor.name)
     flipped = {index: _flipped(facts, index) for index in wrong[:_MOST_FLIPPED]}
     for index in wrong:
         yield _mismatch(facts, index, names.get(index, []), flipped.get(index))

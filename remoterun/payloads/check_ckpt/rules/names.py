@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import re
 
+from ..patterns import pattern
+
 # Buffers that hold minus infinity, or the lowest number of their format, on purpose.
-MASK = re.compile(
+MASK = pattern(
     r"(?:^|[._])\w*(mask|causal|alibi|attn_bias|attention_bias|position_bias|bias_table|rel_pos)\w*$", re.IGNORECASE
 )
 # Floating-point tensors of a state dict that no optimizer works on.
-BUFFER = re.compile(
+BUFFER = pattern(
     r"(?:^|[._])(?:running_mean|running_var|num_batches_tracked|inv_freq|freqs?_cis|(?:sin|cos)(?:_cached)?"
     r"|position_ids|cluster_size|embed_avg|masked_bias|\w*mask)$"
 )
-BIAS = re.compile(r"(?:^|[._])(?:\w*bias\w*|beta|b)$", re.IGNORECASE)
-NORM = re.compile(r"(?:norm|(?:^|[._])(?:ln|bn|gn)_?[a-z0-9]*)[._](?:\w+[._])?(?:weight|gamma|scale|g)$", re.IGNORECASE)
+BIAS = pattern(r"(?:^|[._])(?:\w*bias\w*|beta|b)$", re.IGNORECASE)
+NORM = pattern(r"(?:norm|(?:^|[._])(?:ln|bn|gn)_?[a-z0-9]*)[._](?:\w+[._])?(?:weight|gamma|scale|g)$", re.IGNORECASE)
 # The factors of a low-rank adapter: the second starts at zero.
-LORA_FIRST = re.compile(r"lora_(?:embedding_)?(?:a|down)(?:[._]|$)", re.IGNORECASE)
-LORA_SECOND = re.compile(r"lora_(?:embedding_)?(?:b|up)(?:[._]|$)", re.IGNORECASE)
+LORA_FIRST = pattern(r"lora_(?:embedding_)?(?:a|down)(?:[._]|$)", re.IGNORECASE)
+LORA_SECOND = pattern(r"lora_(?:embedding_)?(?:b|up)(?:[._]|$)", re.IGNORECASE)

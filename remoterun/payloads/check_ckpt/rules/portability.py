@@ -6,6 +6,7 @@ import re
 from typing import Dict, Iterator, List, Tuple
 
 from ..model import MODEL, UNKNOWN_FORMAT, Found, Tensor, count_of
+from ..patterns import pattern
 from .facts import Facts
 from .rule import INFO, SUSPECT, Rule
 
@@ -24,8 +25,8 @@ RULES: Dict[str, Rule] = {
 _WASTE = 64 * 1024
 _COMPILED = "_orig_mod."
 _PARALLEL = "module."
-_INPUT = re.compile(r"(?:^|[._])(?:\w*embed\w*|wte|emb|shared)[._]weight$", re.IGNORECASE)
-_OUTPUT = re.compile(r"(?:^|[._])(?:\w*head|output\w*|embed_out|decoder|generator|proj_out)[._]weight$", re.IGNORECASE)
+_INPUT = pattern(r"(?:^|[._])(?:\w*embed\w*|wte|emb|shared)[._]weight$", re.IGNORECASE)
+_OUTPUT = pattern(r"(?:^|[._])(?:\w*head|output\w*|embed_out|decoder|generator|proj_out)[._]weight$", re.IGNORECASE)
 
 
 def _honesty(facts: Facts) -> Iterator[Found]:
@@ -47,8 +48,9 @@ def _waste(facts: Facts) -> Iterator[Found]:
     checkpoint = facts.checkpoint
     used: Dict[int, Dict[Tuple[object, ...], int]] = {}
     for tensor in checkpoint.tensors:
-        size = (tensor.numel * tensor.dtype.bits + 7) // 8
-        used.setdefault(tensor.region, {})[tensor.start, tensor.shape, tensor.stride] = size
+        if checkpoint.regions[tensor.region].size >= _WASTE:
+            size = (tensor.numel * tensor.dtype.bits + 7) // 8
+            used.setdefault(tensor.region, {})[tensor.start, tensor.shape, tensor.stride] = size
     wasteful: List[int] = []
     spent = shown = 0
     for index, sizes in used.items():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from ..records import Record
 
 INFO = "info"
 SUSPECT = "suspect"
@@ -12,7 +12,7 @@ GO_BACK = "Do not resume from it: go back to the newest checkpoint that is ok."
 SAVE_SAFELY = "Do not resume from it. Save to a temporary name, then rename, with no optimizer step in between."
 
 
-class Rule(NamedTuple):
+class Rule(Record):
     """Give a rule its severity and its next step."""
 
     severity: str

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import re
 import sys
 from typing import Dict, Iterator, Optional, Tuple
 
 from ..model import Found
+from ..patterns import pattern
 from .facts import Facts
 from .rule import BAD, INFO, SUSPECT, Rule
 
@@ -27,7 +27,7 @@ _FLAWS = (
     ((2, 6), "CVE-2025-32434, by which loading a file runs code"),
     ((2, 10), "CVE-2026-24747, by which loading a file overwrites memory"),
 )
-_INSTALLED = re.compile(r"torch-(\d{1,4})\.(\d{1,4})[^-]*\.(?:dist|egg)-info")
+_INSTALLED = pattern(r"torch-(\d{1,4})\.(\d{1,4})[^-]*\.(?:dist|egg)-info")
 # Findings that make a file one to be careful with, and folders of what came from elsewhere.
 _STRANGE = frozenset(("CK100", "CK101", "CK102", "CK103", "CK105"))
 _FETCHED = frozenset((".cache", "hub", "huggingface", "downloads", "download"))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, Optional
+from typing import Optional
 
+from ..records import Record
 from .crc import POLYNOMIAL, times, x_to
 
 # The powers that are looked up at once.
@@ -16,7 +17,7 @@ _LAST = 1
 MOST = 16 * 1024 * 1024
 
 
-class Flipped(NamedTuple):
+class Flipped(Record):
     """Name a bit by its byte's offset, and by its number in that byte from the lowest up."""
 
     offset: int

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 _PAGE = 4096
 # What the cache is asked about at a time, and how far ahead of the reader a disk is asked for what it does not have.
-_STEP = 1 << 20
+_STEP = 4 << 20
 _AHEAD = 8 << 20
 # The same number on all architectures, since Linux 6.5.
 _CACHESTAT = 451

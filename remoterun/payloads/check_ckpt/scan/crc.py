@@ -6,7 +6,9 @@ import functools
 import importlib
 import os
 import zlib
-from typing import Callable, List, NamedTuple, Optional, Tuple
+from typing import Callable, List, Optional, Tuple
+
+from ..records import Record
 
 POLYNOMIAL = 0xEDB88320
 _ADLER_BASE = 65521
@@ -16,7 +18,7 @@ _SMALL = 4096
 Crc = Callable[[memoryview, int], int]
 
 
-class Checksum(NamedTuple):
+class Checksum(Record):
     """Name the library behind a CRC-32; `update` takes a writable buffer and the CRC so far."""
 
     name: str

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-import struct
 import warnings
 from typing import TYPE_CHECKING, Any, Dict, List, Optional, Tuple
 
 from . import numpy_core
-from .engine import Blocks, Counts, Look
-from .stdlib_engine import count_codes, look_at_codes, look_at_values
+from .engine import Blocks, Counts, Engine, Look
+from .stdlib_engine import count_codes, look_at_codes, look_at_values, number_of
 
 if TYPE_CHECKING:
     from ..dtypes import Dtype
@@ -26,7 +25,7 @@ _KINDS = ("u1", "<u2", "<i2", "<u4", "<i4", "<u8", "<i8", "<f4", "<f8")
 _HALF = 2.0**112
 
 
-class NumpyEngine:
+class NumpyEngine(Engine):
     """Take all statistics of everything.
 
     Numbers of a sign and a magnitude have an order as integers, too: as signed ones the greatest is the greatest above
@@ -35,7 +34,6 @@ class NumpyEngine:
     """
 
     name = "numpy"
-    most: Optional[int] = None
 
     def __init__(self) -> None:
         self._np = numpy_core.load()
@@ -94,7 +92,7 @@ class NumpyEngine:
         zeros, subnormals = self._count_small(dtype, unsigned) if nearest <= dtype.mantissa else (0, 0)
         floats = self._floats(dtype, start, stop)
         squares, sums = self._sums(floats, blocks)
-        bottom, top = _number(dtype, low), _number(dtype, high)
+        bottom, top = number_of(dtype, low), number_of(dtype, high)
         return Look(Counts(), zeros, subnormals, bottom, top, squares, low > sign, sums)
 
     def _extremes(self, unsigned: Any, signed: Any, sign: int) -> Tuple[int, int, int]:
@@ -204,12 +202,3 @@ class NumpyEngine:
         often = histogram.tolist()
         odd = any(often[code] for code in dtype.odd)
         return look_at_codes(dtype, often, count_codes(dtype, buffer[start:stop]) if odd else Counts())
-
-
-def _number(dtype: Dtype, pattern: int) -> float:
-    """Return the finite number of a pattern; a negative zero is none."""
-    if dtype.name == "bfloat16":
-        pattern <<= 16
-    size = 4 if dtype.name == "bfloat16" else dtype.lane
-    code = {2: "<e", 4: "<f", 8: "<d"}[size]
-    return float(struct.unpack(code, pattern.to_bytes(size, "little"))[0]) + 0.0

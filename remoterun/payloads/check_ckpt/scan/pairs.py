@@ -40,6 +40,9 @@ class Pairs:
         self._odd: Set[int] = set()
         self._missing = {index: places[index].size for index in self._pairs}
 
+    def __contains__(self, tensor: object) -> bool:
+        return tensor in self._pairs
+
     @property
     def unpaired(self) -> List[Pair]:
         """Return the pairs that were not compared."""
@@ -57,13 +60,11 @@ class Pairs:
         return position // (self._places[tensor].dtype.size * self._width)
 
     def take(self, tensor: int, size: int, sums: Sequence[Tuple[int, bytes]], *, finite: bool) -> None:
-        """Take sums over so many bytes of a tensor, each with the number of its first block.
+        """Take sums over so many bytes of a tensor that is in a pair, each with the number of its first block.
 
         Where not all elements are `finite`, sums that are not finite tell nothing.
         """
-        pair = self._pairs.get(tensor)
-        if pair is None:
-            return
+        pair = self._pairs[tensor]
         if not finite:
             self._odd.add(tensor)
         self._sums[tensor] += sums

@@ -6,23 +6,26 @@ import zlib
 from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Optional, Sequence, Set, Tuple
 
 from ..readers.folder import ChangedError
-from .plan import Part, tasks
+from .plan import TASK, Part, tasks
 from .spans import PAGE, Span, View, overlapping
 from .tally import Tally
 from .window import Window
 from .workers import Job
 
 if TYPE_CHECKING:
+    from ..dtypes import Dtype
     from ..model import Region
     from ..source import Source
     from .crc import Checksum
-    from .engine import Buffer, Engine
+    from .engine import Answer, Buffer, Engine, Look
     from .pairs import Pairs
     from .scanner import Pace
 
 # Below this, a call of another library costs more than the bytes.
 _SMALL = 4096
 _Run = Tuple[int, int, Span]
+# Where a region begins in its file, what of it was looked at, and the number of the first block in that.
+_Where = Tuple[int, List[_Run], int]
 
 
 class Pass(Job):
@@ -50,10 +53,12 @@ class Pass(Job):
         self._update = checksum.update
         self._thorough = thorough
         self._pairs = pairs
-        self._tasks = list(tasks(regions))
+        self._tasks = list(tasks(regions, max(TASK, 4 * engine.chunk)))
         self._tallies: Dict[int, Tally] = {}
         self.pace = pace
+        self._asked: List[Tuple[Tally, Answer, Dtype, _Where]] = []
         self.pieces = len(self._tasks)
+        self.apart = engine.workers is not None
         self.size = sum(region.size for region in regions)
         self.alone = {
             found[0].spans[0].tensor: region
@@ -62,9 +67,11 @@ class Pass(Job):
         }
         self._owned = set(self.alone.values())
 
-    def begin(self) -> None:
+    def begin(self, worker: int) -> None:
         """Make ready to read."""
-        self._window = Window(self._sources, self.pace)
+        size = self.pace.at_once(self._engine.chunk)
+        self._window = Window(self._sources, self.pace, size, 2 if self._engine.late else 1)
+        self._engine.start(worker, self._window.buffers)
 
     def end(self) -> None:
         """Leave the page cache as it was found."""
@@ -82,6 +89,7 @@ class Pass(Job):
         last = self._regions[task[-1].region]
         limit = last.offset + task[-1].stop
         crcs = [(part.region, part.start, self._scan(part, limit), part.stop - part.start) for part in task]
+        self._settle()
         source = self._sources[last.file]
         changed = source.changes()
         if changed:
@@ -97,6 +105,8 @@ class Pass(Job):
         crc = 0
         while offset < end:
             stop = window.cover(region.file, offset, end, limit)
+            if self._asked:
+                self._settle()
             if checked:
                 chunk = window.view[offset - window.base : stop - window.base]
                 crc = self._update(chunk, crc) if stop - offset >= _SMALL else zlib.crc32(chunk, crc)
@@ -125,17 +135,36 @@ class Pass(Job):
             tally = self._tallies[tensor] = Tally(position, own_crc=tensor not in self.alone)
         blocks = self._pairs.wanted(tensor, position)
         thorough = self._thorough is None or tensor in self._thorough
-        look = self._engine.look(view.dtype, buffer, low, high, thorough=thorough, blocks=blocks)
-        first = look.counts.first
-        tally.see(look, -1 if first < 0 else region.offset + _place(runs, first * view.dtype.size))
+        # Before anybody else may read the bytes: some ways to reckon a checksum change them meanwhile.
         tally.digest(data, self._update)
-        if look.blocks:
-            tally.blocks.append((self._pairs.number(tensor, position), look.blocks))
+        where = region.offset, runs, self._pairs.number(tensor, position) if blocks else 0
+        if self._engine.late:
+            answer = self._engine.ask(view.dtype, buffer, low, high, thorough=thorough, blocks=blocks)
+            self._asked.append((tally, answer, view.dtype, where))
+        else:
+            look = self._engine.look(view.dtype, buffer, low, high, thorough=thorough, blocks=blocks)
+            _see(tally, look, view.dtype, where)
         for start, stop, span in runs:
             first_page = max(-(-(region.offset + span.start) // PAGE), (region.offset + start) // PAGE) * PAGE
             last_page = (region.offset + stop) // PAGE * PAGE
             if first_page < last_page:
-                tally.find_zero_pages(window.view[first_page - window.base : last_page - window.base], first_page)
+                low, high = first_page - window.base, last_page - window.base
+                tally.find_zero_pages(window.buffer, low, high, first_page)
+
+    def _settle(self) -> None:
+        """Take the answers that the engine owes."""
+        for tally, answer, dtype, where in self._asked:
+            _see(tally, answer(), dtype, where)
+        self._asked.clear()
+
+
+def _see(tally: Tally, look: Look, dtype: Dtype, where: _Where) -> None:
+    """Note what an engine saw."""
+    offset, runs, number = where
+    first = look.counts.first
+    tally.see(look, -1 if first < 0 else offset + _place(runs, first * dtype.size))
+    if look.blocks:
+        tally.blocks.append((number, look.blocks))
 
 
 def _by_tensor(runs: Iterator[_Run]) -> Iterator[List[_Run]]:

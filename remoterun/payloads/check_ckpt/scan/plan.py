@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Iterator, List, NamedTuple, Sequence
+from typing import TYPE_CHECKING, Iterator, List, Sequence
 
+from ..records import Record
 from .window import ALIGN
 
 if TYPE_CHECKING:
@@ -15,7 +16,7 @@ TASK = 16 * 1024 * 1024
 _GAP = 64 * 1024
 
 
-class Part(NamedTuple):
+class Part(Record):
     """Name the bytes from `start` to `stop` of a region."""
 
     region: int
@@ -23,7 +24,7 @@ class Part(NamedTuple):
     stop: int
 
 
-def tasks(regions: Sequence[Region]) -> Iterator[List[Part]]:
+def tasks(regions: Sequence[Region], least: int = TASK) -> Iterator[List[Part]]:
     """Cut regions into parts and put together what one worker reads in one go, in the order of the files."""
     task: List[Part] = []
     file, reached, size = -1, 0, 0
@@ -33,10 +34,10 @@ def tasks(regions: Sequence[Region]) -> Iterator[List[Part]]:
         start = 0
         while start < region.size:
             apart = region.file != file or not 0 <= region.offset + start - reached <= _GAP
-            if task and (apart or size >= TASK):
+            if task and (apart or size >= least):
                 yield task
                 task, size = [], 0
-            stop = min(region.size, start + TASK - size)
+            stop = min(region.size, start + least - size)
             if stop < region.size:
                 stop = max(start + ALIGN, stop - stop % ALIGN)
                 stop = min(stop, region.size)

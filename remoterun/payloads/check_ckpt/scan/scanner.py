@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Sequence, Set, Tuple
 
 from ..model import Region
+from ..records import Record
 from .crc import Checksum, combine
 from .engine import Counts
 from .pairs import Pairs
@@ -21,14 +22,18 @@ if TYPE_CHECKING:
 
 # For less, starting workers costs more than they save.
 _WORTH_WORKERS = 8 * 1024 * 1024
+# What is held back comes in pieces of so many seconds, of which none is smaller than this.
+_EVENLY_S = 0.05
+_LEAST = 64 * 1024
 
 
-class Scanned(NamedTuple):
+class Scanned(Record):
     """Hold what a scan saw: the CRC-32 of every region, and the counts of every tensor that has any.
 
     The CRC-32 of a region that nobody asked for is 0. The `first` of the counts is the place of the first non-finite
     element as an offset in its file. `stats` are of every floating-point tensor that has bytes of its own, `broken` of
-    the pairs that do not hold; pairs that could not be looked at are in `unpaired`.
+    the pairs that do not hold; pairs that could not be looked at are in `unpaired`, and the tensors that the engine had
+    no time for, beyond what is not finite, in `skimmed`.
     """
 
     crcs: Dict[int, int]
@@ -36,6 +41,7 @@ class Scanned(NamedTuple):
     stats: Dict[int, Stats]
     broken: List[Broken]
     unpaired: Sequence[Pair] = ()
+    skimmed: Sequence[int] = ()
 
 
 class Pace:
@@ -48,6 +54,12 @@ class Pace:
     def share(self, workers: int) -> Pace:
         """Return what one of several workers may read at."""
         return Pace(None if self._rate is None else self._rate / workers)
+
+    def at_once(self, size: int) -> int:
+        """Return how many of so many bytes to read in one go, so that a slow pace is an even one."""
+        if self._rate is None:
+            return size
+        return min(size, max(_LEAST, int(self._rate * _EVENLY_S) // _LEAST * _LEAST))
 
     def spend(self, size: int) -> None:
         """Wait until so many bytes may be read."""
@@ -80,6 +92,7 @@ class Scanner:
         known = {index: place for index, place in self._places.items() if thorough is None or index in thorough}
         self._pairs = Pairs(pairs, known, engine)
         self._pass = Pass(sources, regions, views, engine, checksum, pace=pace, thorough=thorough, pairs=self._pairs)
+        self._engine = engine
         self._sources = sources
         self._regions = regions
         self._on_bytes = on_bytes
@@ -94,7 +107,10 @@ class Scanner:
             OSError: when a file can't be read.
             WorkerError: when a worker failed.
         """
-        workers = workers if self._pass.size >= _WORTH_WORKERS else 1
+        if self._engine.workers is not None:
+            workers = self._engine.workers
+        elif self._pass.size < _WORTH_WORKERS:
+            workers = 1
         self._pass.pace = self._pass.pace.share(workers)
         # What the files were when they were opened has to be known here, wherever they are read.
         for file in sorted({region.file for region in self._regions}):
@@ -103,19 +119,22 @@ class Scanner:
         crcs = {region: combine([part[1:] for part in sorted(parts)]) for region, parts in self._crcs.items()}
         counts: Dict[int, Counts] = {}
         stats: Dict[int, Stats] = {}
-        for tensor, packed in self._tallies.items():
+        skimmed = []
+        for tensor in list(self._tallies):
             # Each begins with its position.
-            first, *rest = sorted(packed)
+            first, *rest = sorted(self._tallies.pop(tensor))
             tally = Tally.unpack(first)
             for other in rest:
                 tally.join(Tally.unpack(other))
             found = tally.counts()
             if found is not None:
                 counts[tensor] = found
+            if not tally.looked:
+                skimmed.append(tensor)
             place = self._places[tensor]
             elements = tally.size * 8 // place.dtype.bits
             stats[tensor] = tally.stats(elements, place.pages, crcs.get(self._pass.alone.get(tensor, -1)))
-        return Scanned(crcs, counts, stats, self._pairs.broken, self._pairs.unpaired)
+        return Scanned(crcs, counts, stats, self._pairs.broken, self._pairs.unpaired, skimmed)
 
     def _take(self, result: Tuple[int, List[Tuple[int, int, int, int]], List[Tuple[int, Tuple[Any, ...]]]]) -> None:
         """Take what one piece of work brought."""
@@ -125,8 +144,9 @@ class Scanner:
         for tensor, packed in tallies:
             # The sums of blocks, which are last, are not kept.
             self._tallies.setdefault(tensor, []).append((*packed[:-1], []))
-            tally = Tally.unpack(packed)
-            self._pairs.take(tensor, tally.size, tally.blocks, finite=tally.first < 0)
+            if tensor in self._pairs:
+                tally = Tally.unpack(packed)
+                self._pairs.take(tensor, tally.size, tally.blocks, finite=tally.first < 0)
         self._on_bytes(size)
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import functools
 import hashlib
 import struct
-from typing import TYPE_CHECKING, Dict, Iterator, List, NamedTuple, Sequence, Tuple
+from typing import TYPE_CHECKING, Dict, Iterator, List, Sequence, Tuple
 
 from ..model import Found, clean_text, count_of
+from ..records import Record
 
 if TYPE_CHECKING:
     from ..model import Checkpoint, Region, Rounded, Tensor
@@ -53,7 +54,7 @@ def _sha256(source: Source, pace: Pace) -> str:
     return digest.hexdigest()
 
 
-class _Unequal(NamedTuple):
+class _Unequal(Record):
     name: str
     compared: int
     unequal: int

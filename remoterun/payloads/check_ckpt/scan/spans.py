@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import bisect
 import heapq
-from typing import TYPE_CHECKING, Dict, Iterator, List, NamedTuple, Sequence, Tuple
+from typing import TYPE_CHECKING, Dict, Iterator, List, Sequence, Tuple
 
 from ..model import MODEL, Tensor, product
+from ..records import Record
 
 if TYPE_CHECKING:
     from ..dtypes import Dtype
@@ -17,7 +18,7 @@ PAGE = 4096
 MAX_PIECES = 200_000
 
 
-class Span(NamedTuple):
+class Span(Record):
     """Give the bytes from `start` to `stop` of a region to a tensor, by its index; so many it has `before` these."""
 
     start: int
@@ -26,7 +27,7 @@ class Span(NamedTuple):
     before: int = 0
 
 
-class Place(NamedTuple):
+class Place(Record):
     """Say where the bytes of one tensor lie, as spans of a region that begins at `offset` of a file."""
 
     dtype: Dtype
@@ -56,14 +57,14 @@ class Place(NamedTuple):
         return self.offset + span.start + position - span.before
 
 
-class View(NamedTuple):
+class View(Record):
     """Hold spans of one region, ascending and apart from each other, that are read as one number format."""
 
     dtype: Dtype
     spans: List[Span]
 
 
-class Claims(NamedTuple):
+class Claims(Record):
     """Say whose bytes are whose.
 
     `views`: per region, what is to be looked at. `params`: floating-point elements of the model, each stored one once;

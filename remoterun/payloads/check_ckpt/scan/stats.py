@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, Optional, Tuple
+from typing import Optional, Tuple
+
+from ..records import Record
 
 
-class Stats(NamedTuple):
+class Stats(Record):
     """Sum up the elements of one tensor that belong to it alone.
 
     `minimum`, `maximum` and `squares` (the sum of squares, to about six digits) are over finite elements, `negative`
@@ -30,7 +32,7 @@ class Stats(NamedTuple):
     negative: Optional[bool] = None
 
 
-class Pair(NamedTuple):
+class Pair(Record):
     """Ask for the moments of one parameter to be held against each other: |first| <= `factor` * sqrt(second).
 
     `first` and `second` are tensors by their index, equal in shape and number format.
@@ -41,7 +43,7 @@ class Pair(NamedTuple):
     factor: float
 
 
-class Broken(NamedTuple):
+class Broken(Record):
     """Say where the bound of a pair does not hold: in how many `blocks` of how many, how far, and where first.
 
     Both sides are summed over blocks of `width` elements: sum(first ** 2) <= factor ** 2 * sum(second). `ratio` is the

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 import zlib
 from typing import TYPE_CHECKING, Any, List, Optional, Tuple
 
@@ -13,7 +14,7 @@ from .stats import Stats
 
 if TYPE_CHECKING:
     from .crc import Crc
-    from .engine import Look
+    from .engine import Buffer, Look
 
 _ZEROS = bytes(PAGE)
 _MOST_RUNS = 8
@@ -57,7 +58,7 @@ class Tally:
 
     def pack(self) -> Tuple[Any, ...]:
         """Return it as what marshal can write."""
-        return tuple(getattr(self, name) for name in self.__slots__)
+        return _fields(self)
 
     @classmethod
     def unpack(cls, packed: Tuple[Any, ...]) -> Tally:
@@ -87,14 +88,16 @@ class Tally:
         self._add(look.zeros is not None, look.zeros or 0, look.subnormals or 0, look.squares or 0.0)
         self._widen(look.low, look.high, look.negative)
 
-    def find_zero_pages(self, view: memoryview, place: int) -> None:
-        """Look for zeros in pages of the file, of which the first begins at a place."""
-        if b"\0" not in bytes(view[::PAGE]):
-            return
-        for at in range(0, len(view), PAGE):
-            if not view[at] and view[at : at + PAGE].tobytes() == _ZEROS:
+    def find_zero_pages(self, buffer: Buffer, start: int, stop: int, place: int) -> None:
+        """Look for zeros in whole pages that lie in a buffer, and from a place on in the file."""
+        firsts = buffer[start:stop:PAGE]
+        page = firsts.find(0)
+        while page >= 0:
+            at = page * PAGE
+            if buffer[start + at : start + at + PAGE] == _ZEROS:
                 self.zero_pages += 1
                 self._add_run(place + at, place + at + PAGE)
+            page = firsts.find(0, page + 1)
 
     # --- what was added up elsewhere --------------------------------------------------------------------------------
 
@@ -149,15 +152,16 @@ class Tally:
     def stats(self, elements: int, pages: int, crc: Optional[int]) -> Stats:
         """Return the statistics of a tensor that is complete; `crc` is that of its region where it has none."""
         digest = (self.crc if self.crc is not None else crc or 0) << 32 | self.adler
-        runs = tuple((start, stop) for start, stop in self.runs[:_MOST_RUNS])
-        told = Stats(elements, digest=digest, pages=pages, zero_pages=self.zero_pages, zero_runs=runs)
-        told = told._replace(negative=self.negative)
+        runs = tuple([(start, stop) for start, stop in self.runs[:_MOST_RUNS]])
+        found = digest, pages, self.zero_pages, runs, self.negative
         if not self.looked:
-            return told
+            return Stats(elements, None, None, None, None, None, *found)
         squares = self.squares if self.low is not None and math.isfinite(self.squares) else None
-        return told._replace(
-            zeros=self.zeros, subnormals=self.subnormals, minimum=self.low, maximum=self.high, squares=squares
-        )
+        return Stats(elements, self.zeros, self.subnormals, self.low, self.high, squares, *found)
+
+
+# All fields at once; there may be very many small tensors.
+_fields = operator.attrgetter(*Tally.__slots__)
 
 
 def _sampled(position: int) -> int:

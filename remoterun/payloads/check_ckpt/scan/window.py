@@ -1,4 +1,4 @@
-"""Reading files through one fixed buffer, at a bounded rate."""
+"""Reading files through fixed buffers, at a bounded rate."""
 
 from __future__ import annotations
 
@@ -11,9 +11,6 @@ if TYPE_CHECKING:
     from ..source import Source
     from .scanner import Pace
 
-# Measured on 512 KiB and 1 MiB second-level caches: 128 to 512 KiB are equally fast, larger chunks fall out of the
-# cache.
-CHUNK = 256 * 1024
 PAGE = 4096
 # Elements are 1, 2, 4, 8 or 16 bytes wide and lie at multiples of that from their region's start, so none is cut; nor
 # is a block of 256 of them, where a tensor begins with its region.
@@ -22,15 +19,16 @@ _LEAST = 4096
 
 
 class Window:
-    """Read a file through one fixed buffer.
+    """Read a file through a fixed buffer, or through several by turns.
 
-    The buffer is anonymous memory: it begins at a page and holds file pages whole, without which the kernel copies
+    A buffer is anonymous memory: it begins at a page and holds file pages whole, without which the kernel copies
     several times slower.
     """
 
-    def __init__(self, sources: Sequence[Source], pace: Pace) -> None:
-        self.buffer = mmap.mmap(-1, CHUNK)
-        self.view = memoryview(self.buffer)
+    def __init__(self, sources: Sequence[Source], pace: Pace, size: int, buffers: int) -> None:
+        self.buffers = [mmap.mmap(-1, size) for _ in range(buffers)]
+        self._size = size
+        self._turn(0)
         self._sources = sources
         self._pace = pace
         self._reader = Reader()
@@ -46,13 +44,19 @@ class Window:
         if file != self._file or offset < self.base or self._ready < min(stop, offset + _LEAST):
             self._file = -1
             self.base = offset - offset % PAGE
-            size = min(CHUNK, limit - self.base)
+            size = min(self._size, limit - self.base)
             self._pace.spend(size)
+            self._turn(self._turned + 1)
             self._reader.read(self._sources[file], self.view[:size], self.base, limit)
             self._file, self._ready = file, self.base + size
         if self._ready >= stop:
             return stop
         return offset + (self._ready - offset) // ALIGN * ALIGN
+
+    def _turn(self, number: int) -> None:
+        self._turned = number % len(self.buffers)
+        self.buffer = self.buffers[self._turned]
+        self.view = memoryview(self.buffer)
 
     def close(self) -> None:
         """Leave the page cache as it was found."""

@@ -19,12 +19,16 @@ class WorkerError(Exception):
 
 
 class Job:
-    """Be a piece of work in numbered pieces: `begin` and `end` are called once in each process that does some."""
+    """Be a piece of work in numbered pieces: `begin` and `end` are called once in each process that does some.
+
+    One that is to be done `apart` leaves nothing behind in this process.
+    """
 
     pieces = 0
+    apart = False
 
-    def begin(self) -> None:
-        """Make ready."""
+    def begin(self, worker: int) -> None:
+        """Make ready; workers are numbered from 0."""
 
     def do(self, number: int) -> Any:
         """Do one piece, and return what marshal can write."""
@@ -36,7 +40,7 @@ class Job:
 def share(job: Job, workers: int, take: Callable[[Any], None]) -> None:
     """Have workers do all pieces, about in order, and take each result as it comes.
 
-    One worker, or a system that lets none be started, does it in this process.
+    One worker, or a system that lets none be started, does it in this process, unless it is to be done apart.
 
     Raises:
         OSError, ShrunkError, NotRegularError, ChangedError: as they were raised in a worker.
@@ -44,12 +48,14 @@ def share(job: Job, workers: int, take: Callable[[Any], None]) -> None:
     """
     crew = _Crew(job)
     try:
-        if workers > 1 and job.pieces > 1 and crew.start(min(workers, job.pieces)):
+        if (job.apart or (workers > 1 and job.pieces > 1)) and crew.start(min(workers, job.pieces)):
             crew.listen(take)
             return
     finally:
         crew.dismiss()
-    job.begin()
+    if job.apart:
+        raise WorkerError("no process can be started")
+    job.begin(0)
     try:
         for number in range(job.pieces):
             take(job.do(number))
@@ -72,7 +78,7 @@ class _Crew:
 
     def start(self, workers: int) -> bool:
         """Start as many workers as the system allows, and tell whether there is any."""
-        for _ in range(workers):
+        for worker in range(workers):
             reading, writing = os.pipe()
             try:
                 pid = os.fork()
@@ -81,16 +87,16 @@ class _Crew:
                 os.close(writing)
                 break
             if pid == 0:
-                self._work(writing)
+                self._work(worker, writing)
             os.close(writing)
             self._heard[reading], self._pids[reading] = bytearray(), pid
         return bool(self._pids)
 
-    def _work(self, pipe: int) -> None:
+    def _work(self, worker: int, pipe: int) -> None:
         """Be a worker; this does not return."""
         try:
             try:
-                self._job.begin()
+                self._job.begin(worker)
                 try:
                     for number in iter(self._take_number, -1):
                         _send(pipe, ("done", self._job.do(number)))

@@ -8,14 +8,15 @@ reported (an older one, read for the first time, holds the same weights) is kept
 
 from __future__ import annotations
 
-from typing import Dict, List, NamedTuple, Optional, Sequence, Set
+from typing import Dict, List, Optional, Sequence, Set
 
 from ..model import Found
+from ..records import Record
 from .copies import Copies
 from .profile import Card, Profile
 
 
-class Compared(NamedTuple):
+class Compared(Record):
     """Hold what a comparison with the checkpoint of a key has found."""
 
     key: str
@@ -41,7 +42,7 @@ class Link:
         return self.profile.card
 
 
-class Late(NamedTuple):
+class Late(Record):
     """Say what was found of a checkpoint after it had been reported."""
 
     card: Card

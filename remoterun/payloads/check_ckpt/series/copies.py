@@ -6,11 +6,12 @@ import re
 from typing import Dict, Iterator, List, Optional, Tuple
 
 from ..model import Found
+from ..patterns import pattern
 from ..rules.rule import INFO, SUSPECT
 from .profile import Card
 
 # Parts of a pipeline that are saved along and seldom trained.
-_FROZEN = re.compile(
+_FROZEN = pattern(
     r"(?:^|[/_.-])(?:vae|vqvae|text_?encoder|image_?encoder|safety_checker|ref|reference|teacher|frozen|base)"
     r"(?:[/_.-]|\d|$)",
     re.IGNORECASE,

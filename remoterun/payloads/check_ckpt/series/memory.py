@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import collections
 import os
-from typing import TYPE_CHECKING, Counter, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, Counter, Dict, List, Optional, Sequence, Tuple
 
 from ..model import Found, clean_text
+from ..records import Record
 from ..report import Outcome
 from .chain import Chains, Compared, Link
 from .naming import place_of
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 Files = Tuple[Identity, ...]
 
 
-class Known(NamedTuple):
+class Known(Record):
     """Hold what is remembered of a checkpoint: what was found, what sums it up, and when that was, since 1970."""
 
     outcome: Outcome

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import collections
 import math
-from typing import Counter, Dict, Iterator, List, NamedTuple, Set, Tuple
+from typing import Counter, Dict, Iterator, List, Set, Tuple
 
 from ..model import Found, count_of
+from ..records import Record
 from ..rules.names import BUFFER
 from ..rules.rule import INFO
 from .pair import MOST_NAMED, Pair, Place, Shape
@@ -125,7 +126,7 @@ def _push(pair: Pair, place: Place, moment: Mark) -> float:
 # --- CK082: what moved too far --------------------------------------------------------------------------------------
 
 
-class _Leap(NamedTuple):
+class _Leap(Record):
     name: str
     what: str
     before: float

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import os
 import re
-from typing import List, NamedTuple, Optional
+from typing import List, Optional
 
 from ..find.names import step_in_name
+from ..patterns import pattern
+from ..records import Record
 
-_NUMBER = re.compile(r"\d+(?:\.\d+)?", re.ASCII)
+_NUMBER = pattern(r"\d+(?:\.\d+)?", re.ASCII)
 # A number after one of these moves on with training, whether or not it is the one to sort by.
-_MOVES = re.compile(r"(?:=|(?:^|[^a-z])(?:epochs?|ep|e|\w*loss|acc|score|ppl|fid|psnr|bleu|iou)[-_]?)$", re.IGNORECASE)
-_EPOCH = re.compile(r"(?:^|[^a-z])(?:epochs?|ep)[-_=]?(\d{1,9})(?!\d)", re.IGNORECASE | re.ASCII)
+_MOVES = pattern(r"(?:=|(?:^|[^a-z])(?:epochs?|ep|e|\w*loss|acc|score|ppl|fid|psnr|bleu|iou)[-_]?)$", re.IGNORECASE)
+_EPOCH = pattern(r"(?:^|[^a-z])(?:epochs?|ep)[-_=]?(\d{1,9})(?!\d)", re.IGNORECASE | re.ASCII)
 
 
-class Place(NamedTuple):
+class Place(Record):
     """Say where a checkpoint stands: in which series, and how far into it by its name, if that tells."""
 
     series: str

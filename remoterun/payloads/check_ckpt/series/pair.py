@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Dict, NamedTuple, Optional, Sequence, Tuple
+from typing import Dict, Optional, Sequence, Tuple
 
 from ..model import MODEL, OPTIMIZER
+from ..records import Record
 from .profile import Card, Mark, Profile
 
 Shape = Tuple[int, ...]
@@ -14,7 +15,7 @@ Place = Tuple[str, Tuple[int, ...]]
 MOST_NAMED = 20
 
 
-class Pair(NamedTuple):
+class Pair(Record):
     """Hold two checkpoints of a series, the older first, and their tensors of each role by place."""
 
     older: Card

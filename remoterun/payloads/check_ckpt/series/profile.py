@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import math
-from typing import TYPE_CHECKING, Callable, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
+from typing import TYPE_CHECKING, Callable, Dict, List, Optional, Sequence, Set, Tuple
 
 from ..model import MODEL, OPTIMIZER, Checkpoint, Optimizer, Tensor
+from ..records import Record
 from ..rules.names import BUFFER
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ _FEWEST_ELEMENTS = 256
 _STEP_KEYS = ("step", "steps")
 
 
-class Mark(NamedTuple):
+class Mark(Record):
     """Remember a tensor; of a part of one, `shape` is that of the whole and `offsets` say where the part begins.
 
     `elements` counts those that were looked at; where `digest` is 0, `squares` and the rest are not known either.
@@ -42,7 +43,7 @@ class Mark(NamedTuple):
         return None if self.low is None or self.high is None else max(abs(self.low), abs(self.high))
 
 
-class Card(NamedTuple):
+class Card(Record):
     """Sum up one checkpoint of a series.
 
     `order` sorts the series: the step that the name tells, else the one inside. `tensors` counts them. `model` and

@@ -13,8 +13,9 @@ import os
 import stat
 import struct
 import zlib
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
+from ..records import Record
 from .profile import Mark
 
 # What a checkpoint is found to be depends on the rules, so what other rules found is not used.
@@ -36,7 +37,7 @@ class DamagedError(Exception):
     """Say that a kept file does not hold what was put into it."""
 
 
-class Identity(NamedTuple):
+class Identity(Record):
     """Tell one content of a file from another, as far as its file system does."""
 
     path: str

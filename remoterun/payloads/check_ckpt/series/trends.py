@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import statistics
-from typing import Dict, Iterator, List, NamedTuple, Optional, Sequence
+from typing import Dict, Iterator, List, Optional, Sequence
 
 from ..model import Found
+from ..records import Record
 from ..rules.rule import INFO, SUSPECT
 from .profile import Card
 
@@ -19,7 +20,7 @@ _APART_NS = 60 * 10**9
 _LATE, _OVER = 3.0, 50.0
 
 
-class Trend(NamedTuple):
+class Trend(Record):
     """Say what was found, and of which checkpoint."""
 
     card: Card

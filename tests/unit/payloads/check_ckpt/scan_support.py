@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from remoterun.payloads.check_ckpt.model import Checkpoint
     from remoterun.payloads.check_ckpt.scan.stats import Pair, Stats
 
+# Far smaller than engines want them, so that small files have many.
+CHUNK = 256 * 1024
+
 
 @dataclass(frozen=True)
 class Seen:
@@ -46,19 +49,22 @@ def scan(
     *,
     engine: str = "numpy",
     workers: int = 1,
+    chunk: int = CHUNK,
     mbps: float | None = None,
     pairs: Callable[[Checkpoint], Sequence[Pair]] | None = None,
     on_bytes: Callable[[int], None] = lambda count: None,
     prepare: Callable[[], None] = lambda: None,
 ) -> Seen:
     """Read one file, do what is to be done before its bytes are looked at, and look at them all."""
+    looker = choose_engine(engine, 0, print)
+    looker.chunk = chunk
     with contextlib.closing(Source(str(path))) as source:
         checkpoint = read_checkpoint(source)
         scanner = Scanner(
             [source],
             checkpoint.regions,
             claim(checkpoint.tensors).views,
-            engine=choose_engine(engine, 0, print),
+            engine=looker,
             checksum=best_checksum(),
             pace=Pace(None if mbps is None else mbps * 1e6),
             on_bytes=on_bytes,

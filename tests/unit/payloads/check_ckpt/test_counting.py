@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from remoterun.payloads.check_ckpt.dtypes import DTYPES, Dtype
+from remoterun.payloads.check_ckpt.scan.cuda_engine import CudaEngine
 from remoterun.payloads.check_ckpt.scan.engine import Blocks, Counts, Engine, Look
 from remoterun.payloads.check_ckpt.scan.numpy_engine import NumpyEngine
 from remoterun.payloads.check_ckpt.scan.stdlib_engine import StdlibEngine
@@ -27,7 +28,10 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:.* encountered in:RuntimeWarning"),
 ]
 
-ENGINES: tuple[Engine, ...] = (StdlibEngine(), NumpyEngine())
+# The code for graphics processors also runs on what everybody has.
+ON_TORCH = CudaEngine(["cpu"], StdlibEngine(), torch, worth=0)
+ON_TORCH.start(0, ())
+ENGINES: tuple[Engine, ...] = (StdlibEngine(), NumpyEngine(), ON_TORCH)
 FLOATS = tuple(dtype for dtype in DTYPES.values() if dtype.kind in {"ieee", "codes"})
 TORCH = {name: getattr(torch, name) for name in DTYPES if hasattr(torch, name)}
 
@@ -201,6 +205,18 @@ def test_comparison_of_sums(engine: Engine) -> None:
     assert compare([0, 1], [0, 0]) == (1, inf, 1)
     assert compare([inf, 1], [1, inf]) == (1, inf, 0)
     assert compare([inf, 8], [1, 1], most=1e300) == (1, 2.0, 1)
+
+
+def test_an_answer_can_be_taken_later() -> None:
+    buffer = mmap.mmap(-1, 1 << 20)
+    buffer[:] = torch.linspace(-1, 1, 1 << 18).numpy().tobytes()
+    answers = [ON_TORCH.ask(DTYPES["float32"], buffer, at, at + (1 << 18)) for at in range(0, 1 << 20, 1 << 18)]
+    assert [same(answer(), look) for answer, look in zip(answers, _quarters(buffer), strict=True)] == [True] * 4
+
+
+def _quarters(buffer: mmap.mmap) -> list[Look]:
+    data = bytes(buffer)
+    return [look_with_torch(DTYPES["float32"], data[at : at + (1 << 18)]) for at in range(0, 1 << 20, 1 << 18)]
 
 
 def test_nothing_is_counted_in_formats_that_can_hold_nothing_else() -> None:

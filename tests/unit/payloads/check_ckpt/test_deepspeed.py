@@ -338,3 +338,6 @@ def test_a_universal_checkpoint_has_a_folder_for_each_parameter(tmp_path: Path) 
     heard = audit(path)
     assert heard.of("CK060")["data"]["missing"] == ["zero/1.weight/exp_avg_sq.pt"]
     assert "2.weight" in heard.of("CK003")["message"]
+    (path / "mp_rank_00_model_states.pt").unlink()
+    heard = audit(path)
+    assert "mp_rank_00_model_states.pt" in str([each["data"].get("missing") for each in heard.findings])

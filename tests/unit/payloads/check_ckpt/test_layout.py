@@ -396,9 +396,9 @@ def test_references_without_end_cost_little(tmp_path: Path) -> None:
     state = {str(key): float(key) for key in range(2_000)}
     states = dict.fromkeys(range(10_000), state)
     optimizer = {"state": states, "param_groups": [{"params": [0], "more": dict.fromkeys(range(10_000), states)}]}
-    started = time.monotonic()
+    started = time.process_time()
     checkpoint = read({"model": WEIGHTS, **{f"optimizer_{number}": {**optimizer} for number in range(50)}}, tmp_path)
-    assert time.monotonic() - started < 5
+    assert time.process_time() - started < 5
     assert len(checkpoint.optimizers) < 50
     assert "optimizer" in checkpoint.parts
 

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import copy
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, Shard
+from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from tests.unit.payloads.check_ckpt.layouts import nanochat, save_json, trainer, verl, weights
-from tests.unit.payloads.check_ckpt.support import audit, network, save, training_state, write
+from tests.unit.payloads.check_ckpt.support import audit, network, save, stored_zip, training_state, write
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
+
+    from torch.distributed.device_mesh import DeviceMesh
 
 pytestmark = pytest.mark.torch
 
@@ -158,3 +166,81 @@ def test_layouts_do_not_get_into_each_others_way(tmp_path: Path) -> None:
         "step_10": "torch-zip",
         "runs": "torch-zip",
     }
+
+
+# --- DTensors: each rank has its rows ---------------------------------------------------------------------------------
+
+
+def sharded(
+    folder: Path, world: int, damage: Callable[[int, dict[Any, Any]], None] = lambda rank, moments: None
+) -> Path:
+    """Save what verl does under FSDP: of each tensor but the scalars, every rank has some rows, or none."""
+    model, optimizer = network(width=4)
+    for rank in range(world):
+        dist.init_process_group("fake", rank=rank, world_size=world, store=FakeStore())
+        try:
+            mesh = init_device_mesh("cpu", (world,))
+            weights_of_rank = {name: rows(tensor, rank, mesh) for name, tensor in model.state_dict().items()}
+            states = copy.deepcopy(optimizer.state_dict())
+            damage(rank, states["state"])
+            for state in states["state"].values():
+                state.update({key: rows(value, rank, mesh) for key, value in state.items()})
+            save(weights_of_rank, folder / "actor" / f"model_world_size_{world}_rank_{rank}.pt")
+            save(states, folder / "actor" / f"optim_world_size_{world}_rank_{rank}.pt")
+        finally:
+            dist.destroy_process_group()
+    return folder
+
+
+def rows(tensor: torch.Tensor, rank: int, mesh: DeviceMesh) -> torch.Tensor:
+    """Return what a rank has of a tensor, as fully_shard makes it."""
+    if not tensor.dim():
+        return tensor
+    parts = [*torch.chunk(tensor.detach(), mesh.size()), *([tensor.detach()[:0]] * mesh.size())]
+    local = parts[rank].clone()
+    return DTensor.from_local(local, mesh, [Shard(0)], run_check=False, shape=tensor.shape, stride=tensor.stride())
+
+
+@pytest.mark.parametrize("world", [1, 3])
+def test_ranks_that_hold_dtensors_make_one_checkpoint(tmp_path: Path, world: int) -> None:
+    """With three ranks, the last has nothing of four rows, cut as torch cuts them."""
+    heard = audit(sharded(tmp_path / "global_step_1", world).parent)
+    assert heard.rules(above_info=True) == set(), heard.findings
+    assert heard.record["params"] == sum(tensor.numel() for tensor in network(width=4)[0].state_dict().values())
+    assert heard.record["bytes_checked"] == heard.record["bytes"]
+
+
+def test_what_is_wrong_with_a_dtensor_is_told_by_its_own_name(tmp_path: Path) -> None:
+    """It belongs to the state of its parameter, so that the rules of optimizers look at it."""
+
+    def negative(rank: int, moments: dict[Any, Any]) -> None:
+        if not rank:
+            moments[2]["exp_avg_sq"][0, 1] = -1.0
+
+    heard = audit(sharded(tmp_path / "global_step_1", 2, negative).parent)
+    assert heard.record["verdict"] == "bad"
+    assert "exp_avg_sq" in heard.of("CK044")["message"]
+    assert "_local_tensor" not in str(heard.findings)
+
+
+def test_a_parameter_may_be_a_dtensor(tmp_path: Path) -> None:
+    dist.init_process_group("fake", rank=0, world_size=1, store=FakeStore())
+    try:
+        mesh = init_device_mesh("cpu", (1,))
+        save({"w": torch.nn.Parameter(rows(torch.tensor([1.0, float("nan")]), 0, mesh))}, tmp_path / "c.pt")
+    finally:
+        dist.destroy_process_group()
+    heard = audit(tmp_path)
+    assert heard.record["nan_weights"] == 1
+    assert heard.of("CK001")["data"]["tensor"] == "w"
+
+
+@pytest.mark.parametrize(
+    "state", [b"N", b"}", b"N}\x86", b"}X\x0d\x00\x00\x00_local_tensorNs", b"(NNNt", b"X\x01\x00\x00\x00s"]
+)
+def test_a_dtensor_without_a_tensor_is_none(tmp_path: Path, state: bytes) -> None:
+    data = b"\x80\x02ctorch._tensor\n_rebuild_from_type_v2\n(ctorch._utils\n_rebuild_wrapper_subclass\n"
+    data += b"ctorch.distributed.tensor\nDTensor\n)" + state + b"tR."
+    heard = audit(write(tmp_path / "c.pt", stored_zip({"archive/data.pkl": data, "archive/version": b"3\n"})))
+    assert heard.record["verdict"] == "unsupported"
+    assert "audit itself" not in str(heard.findings)

@@ -320,6 +320,25 @@ def test_r18_every_number_format_is_counted_or_named(tmp_path: Path, name: str) 
     assert heard.record["tensors"] + len(heard.record["unchecked"]) == 1
 
 
+BITS = {
+    **dict.fromkeys(("F4",), 4),
+    **dict.fromkeys(("F6_E2M3", "F6_E3M2"), 6),
+    **dict.fromkeys(("BOOL", "U8", "I8", "F8_E5M2", "F8_E4M3", "F8_E8M0", "F8_E4M3FNUZ", "F8_E5M2FNUZ"), 8),
+    **dict.fromkeys(("I16", "U16", "F16", "BF16"), 16),
+    **dict.fromkeys(("I32", "U32", "F32"), 32),
+    **dict.fromkeys(("C64", "F64", "I64", "U64"), 64),
+}
+
+
+@pytest.mark.parametrize("name", BITS)
+def test_r18_every_number_format_of_safetensors_is_counted_or_named(tmp_path: Path, name: str) -> None:
+    size = 16 * BITS[name] // 8
+    heard = audit(write(tmp_path / "m.safetensors", header(w=entry(name, [16], 0, size)) + bytes(size)))
+    assert heard.record["verdict"] == "ok", heard.findings
+    assert (heard.record["tensors"], [each["dtype"] for each in heard.record["unchecked"]]) in ((1, []), (0, [name]))
+    assert heard.record["bytes_checked"] == heard.record["bytes"] - size * len(heard.record["unchecked"])
+
+
 def test_r19_shared_weights_count_once_and_waste_is_told(tmp_path: Path) -> None:
     base = torch.randn(300, 200)
     model = {"embed": base, "head": base, "turned": base.t(), "wide": base[:1].expand(50, 200)}

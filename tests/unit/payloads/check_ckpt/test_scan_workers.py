@@ -38,8 +38,9 @@ class Work(Job):
         self._do = do
         self.begun = self.ended = 0
 
-    def begin(self) -> None:
+    def begin(self, worker: int) -> None:
         self.begun += 1
+        self.worker = worker
 
     def do(self, number: int) -> tuple[int, int]:
         self._do(number)
@@ -75,6 +76,22 @@ def test_one_worker_is_this_process() -> None:
     assert results(work, 1) == [(number, os.getpid()) for number in range(3)]
     assert (work.begun, work.ended) == (1, 1)
     assert results(Work(0), 4) == []
+
+
+def test_what_is_to_be_done_apart_is_never_done_here() -> None:
+    work = Work(1)
+    work.apart = True
+    ((_, pid),) = results(work, 1)
+    assert pid != os.getpid()
+
+
+def test_workers_know_their_numbers() -> None:
+    class Numbered(Work):
+        def do(self, number: int) -> tuple[int, int]:
+            time.sleep(0.02)
+            return number, self.worker
+
+    assert {worker for _, worker in results(Numbered(30), 3)} == {0, 1, 2}
 
 
 def test_results_of_any_size_arrive() -> None:

@@ -35,11 +35,6 @@ def heard_of(state: object, tmp_path: Path, name: str = "step_2000/c.pt", **para
     return audit(tmp_path / "run", **params)
 
 
-def told(heard: Heard) -> set[tuple[str, str]]:
-    """Return the rules of the group with their severities."""
-    return {(each["rule"], each["severity"]) for each in heard.findings if each["rule"].startswith("CK04CK05")}
-
-
 def told_severity(heard: Heard, rule: str) -> str | None:
     return heard.of(rule)["severity"] if rule in heard.rules() else None
 
@@ -485,7 +480,7 @@ def test_r14_second_moments_in_float16(tmp_path: Path) -> None:
     for key in range(8):
         moments(state, key)["exp_avg_sq"] = moments(state, key)["exp_avg_sq"].half()
     heard = heard_of(state, tmp_path)
-    assert heard.rules() == {"CK045", "CK052"}
+    assert heard.rules() == {"CK045", "CK052", "CK126"}
     assert heard.of("CK052")["evidence"] == {"tensors": 8}
 
 
@@ -552,6 +547,41 @@ def test_r14_steps_of_older_optimizers(tmp_path: Path, kind: str) -> None:
     if kind == "group":
         state["optimizer_state_dict"]["param_groups"][0]["step"] = 1.0
     assert heard_of(state, tmp_path).rules() == set()
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("kind", ["one element", "float16", "two formats"])
+def test_r14_a_first_moment_above_all_second_ones(tmp_path: Path, engine: str, kind: str) -> None:
+    """Where sums of blocks say nothing, the greatest elements do: what holds for each holds for these."""
+    state = training_state()
+    kept = moments(state, 4)
+    if kind == "one element":
+        # Its block hides it: one second moment there is as large as it has to be.
+        kept["exp_avg_sq"][0, :2], kept["exp_avg"][0, 0] = 1e-2, 0.9
+    elif kind == "float16":
+        kept.update({key: kept[key].half() for key in ("exp_avg", "exp_avg_sq")})
+        kept["exp_avg"][0, 0] = 300.0
+    else:
+        kept["exp_avg"] = kept["exp_avg"].bfloat16()
+        kept["exp_avg"][0, 0] = 9.0
+    heard = heard_of(state, tmp_path, engine=engine)
+    found = heard.of("CK045")
+    assert (found["severity"], found["data"]["tensor"]) == (
+        "info" if kind == "one element" else "bad",
+        "optimizer_state_dict.state.4.exp_avg",
+    )
+    assert ("CK126" in heard.rules()) == (kind == "two formats")
+
+
+def test_moments_that_could_not_be_compared_are_named(tmp_path: Path) -> None:
+    state = training_state()
+    moments(state, 4)["exp_avg"] = moments(state, 4)["exp_avg"].bfloat16()
+    moments(state, 6)["exp_avg_sq"] = moments(state, 6)["exp_avg_sq"].t()
+    heard = heard_of(state, tmp_path)
+    assert (heard.rules(), heard.record["verdict"]) == ({"CK126"}, "ok")
+    assert heard.of("CK126")["severity"] == "info"
+    assert heard.of("CK126")["data"]["tensors"] == [f"optimizer_state_dict.state.{key}.exp_avg" for key in (4, 6)]
+    assert heard_of(state, tmp_path, deep=False).of("CK126")["message"].startswith("no value was checked")
 
 
 @pytest.mark.parametrize(

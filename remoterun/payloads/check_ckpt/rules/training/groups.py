@@ -40,10 +40,12 @@ def _coverage(facts: Facts) -> Iterator[Found]:
             "parameters": [names.get(key, key) for key in without[:_MOST]],
         }
         yield Found("CK049", message, data, evidence={"without": len(without), "parameters": len(keys)})
-    along = [part for part in _ALONG if part in checkpoint.parts]
-    if MODEL in checkpoint.parts and along and "optimizer" not in checkpoint.parts:
-        message = "no optimizer is in it, though a %s is" % " and a ".join(along)
-        yield Found("CK050", message, severity=INFO)
+    if MODEL in checkpoint.parts and "optimizer" not in checkpoint.parts:
+        along = ["a " + part for part in _ALONG if part in checkpoint.parts]
+        counted = any(each.what == "step" and each.value > 0 for each in checkpoint.progress)
+        if along or counted:
+            message = "no optimizer is in it, though %s is" % " and ".join(along or ["a step"])
+            yield Found("CK050", message, None, INFO, "Nothing to do, unless training is to go on from it.")
 
 
 def _is_kept(state: object) -> bool:

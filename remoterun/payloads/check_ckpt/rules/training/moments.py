@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from typing import Dict, Iterator, List, NamedTuple, Optional
+from typing import Dict, Iterator, List, Optional, Tuple
 
-from ...model import OPTIMIZER, Checkpoint, Found, Group, Optimizer, State, count_of
+from ...model import OPTIMIZER, Checkpoint, Found, Group, Optimizer, State, Tensor, count_of
+from ...records import Record
 from ...scan.stats import Broken, Pair
 from ..facts import Facts
 from ..rule import INFO, SUSPECT
@@ -33,11 +34,13 @@ _CERTAIN = ("amsgrad", "bias_correction", "correct_bias", "decoupled_weight_deca
 _SLACK = {"float64": 1.05, "float32": 1.05, "bfloat16": 1.1, "float16": 1.5}
 # Nothing but betas that changed during training brings |m| / sqrt(v) up to here: (0.0, 0.999) allows 32.
 _EXPLAINED = 40.0
+# An average of squares may lose so many of the smallest normal numbers of its format.
+_GRANTED = 1024.0
 # Of so small a share of zeros that only the second moments have, nothing is said.
 _FEW = 0.01
 
 
-class _Moments(NamedTuple):
+class _Moments(Record):
     optimizer: Optimizer
     group: Group
     key: str
@@ -53,10 +56,15 @@ def pairs(checkpoint: Checkpoint) -> List[Pair]:
     asked = []
     for each in _adam(checkpoint):
         first, second = each.state.tensors["exp_avg"], each.state.tensors["exp_avg_sq"]
-        one, other = checkpoint.tensors[first], checkpoint.tensors[second]
-        if one.dtype.name in _SLACK and one[2:5] == other[2:5] and one.piece == other.piece:
+        one = checkpoint.tensors[first]
+        if _comparable(one, checkpoint.tensors[second]):
             asked.append(Pair(first, second, _bound(each.group) * _SLACK[one.dtype.name]))
     return asked
+
+
+def _comparable(one: Tensor, other: Tensor) -> bool:
+    """Tell whether the elements of two tensors lie in the same order, in the same format, and one that is known."""
+    return one.dtype.name in _SLACK and one[2:5] == other[2:5] and one.piece == other.piece
 
 
 def _adam(checkpoint: Checkpoint) -> Iterator[_Moments]:
@@ -92,16 +100,11 @@ def _broken_bounds(facts: Facts) -> Iterator[Found]:
 def _tell_broken(facts: Facts, each: _Moments, broken: Broken) -> Found:
     bound = _bound(each.group)
     reached = broken.ratio * broken.pair.factor
-    if reached <= _EXPLAINED:
-        severity: Optional[str] = INFO
-        ending = "as after a change of betas"
-    else:
-        certain = any(option in each.group.options for option in _CERTAIN)
-        severity, ending = (None, "which no gradients can do") if certain else (SUSPECT, "which Adam's can't do")
+    severity, ending = _weigh(each, reached)
     first = facts.checkpoint.tensors[broken.pair.first]
     message = "%s: |m| reaches %s times sqrt(v), where %.3g is the most that the betas allow, in %s of %s, %s" % (
         first.name,
-        "infinitely many" if math.isinf(reached) else "%.3g" % reached,
+        _times(reached),
         bound,
         format(broken.blocks, ","),
         count_of(broken.of_blocks, "block"),
@@ -116,6 +119,84 @@ def _tell_broken(facts: Facts, each: _Moments, broken: Broken) -> Found:
         "betas": each.group.options["betas"],
     }
     return Found("CK045", message, data, severity, evidence=evidence)
+
+
+def _weigh(each: _Moments, reached: float) -> Tuple[Optional[str], str]:
+    """Return the severity of a broken bound, None for the usual one, and the words that go with it."""
+    if reached <= _EXPLAINED:
+        return INFO, "as after a change of betas"
+    if any(option in each.group.options for option in _CERTAIN):
+        return None, "which no gradients can do"
+    return SUSPECT, "which Adam's can't do"
+
+
+def _times(reached: float) -> str:
+    return "infinitely many" if math.isinf(reached) else "%.3g" % reached
+
+
+def _peaks(facts: Facts) -> Iterator[Found]:
+    """Hold the greatest first moment against the greatest second one: what holds for each element holds for these."""
+    told = {broken.pair.first for broken in facts.scanned.broken}
+    for each in _adam(facts.checkpoint) if facts.whole else ():
+        first, second = each.state.tensors["exp_avg"], each.state.tensors["exp_avg_sq"]
+        one, other = facts.checkpoint.tensors[first], facts.checkpoint.tensors[second]
+        peaks = _peak(facts, first), _peak(facts, second)
+        comparable = {one.dtype.name, other.dtype.name} <= _SLACK.keys() and second not in facts.scanned.counts
+        alike = one.shape == other.shape and one.piece == other.piece
+        if first in told or not (comparable and alike) or peaks[0] is None or peaks[1] is None:
+            continue
+        slack = max(_SLACK[one.dtype.name], _SLACK[other.dtype.name])
+        if peaks[0] > _bound(each.group) * slack * math.sqrt(peaks[1] + _GRANTED * other.dtype.smallest):
+            yield _tell_peak(facts, each, peaks[0], math.sqrt(peaks[1]))
+
+
+def _peak(facts: Facts, index: int) -> Optional[float]:
+    """Return the greatest magnitude of a tensor, None where it is not known."""
+    stats = facts.stats(index)
+    if stats is None or stats.minimum is None or stats.maximum is None:
+        return None
+    return max(abs(stats.minimum), abs(stats.maximum))
+
+
+def _tell_peak(facts: Facts, each: _Moments, peak: float, root: float) -> Found:
+    bound, reached = _bound(each.group), peak / root if root else math.inf
+    severity, ending = _weigh(each, reached)
+    first = each.state.tensors["exp_avg"]
+    message = "%s: the greatest |m|, %.3g, is %s times the greatest sqrt(v), where %.3g is the most, %s" % (
+        facts.checkpoint.tensors[first].name,
+        peak,
+        _times(reached),
+        bound,
+        ending,
+    )
+    evidence: Dict[str, object] = {
+        "ratio": reached if math.isfinite(reached) else "inf",
+        "bound": bound,
+        "max": peak,
+        "betas": each.group.options["betas"],
+    }
+    return Found("CK045", message, {**facts.place(first), "parameter": each.key}, severity, evidence=evidence)
+
+
+def _not_compared(facts: Facts) -> Iterator[Found]:
+    """Name the moments of Adam that could not be held, block by block, against each other."""
+    if not (facts.whole and facts.scanned.stats):
+        return
+    tensors, skimmed = facts.checkpoint.tensors, set(facts.scanned.skimmed)
+    unpaired = {pair.first for pair in facts.scanned.unpaired}
+    both = ((each.state.tensors["exp_avg"], each.state.tensors["exp_avg_sq"]) for each in _adam(facts.checkpoint))
+    # Of what was only skimmed, that is told for all of it.
+    left = [
+        one
+        for one, other in both
+        if (one in unpaired or not _comparable(tensors[one], tensors[other]))
+        and skimmed.isdisjoint((one, other))
+        and tensors[one].numel
+    ]
+    if left:
+        message = "%s could not be held, block by block, against the second moments beside: format or layout differ"
+        data: Dict[str, object] = {"tensors": [tensors[index].name for index in left[:20]]}
+        yield Found("CK126", message % count_of(len(left), "first moment"), data, INFO, "")
 
 
 def _negative(facts: Facts) -> Iterator[Found]:
@@ -159,9 +240,10 @@ def _odd_state(facts: Facts, key: str, state: State) -> Iterator[Found]:
         yield Found("CK052", message, facts.place(second))
     lost = _lost(facts, first, second) if other.dtype.name == "float16" and one.dtype != other.dtype else 0
     if lost:
-        message = "%s: at least %s are zero, though their first moments are not" % (
+        message = "%s: at least %s of %s are zero where the first moments are not" % (
             other.name,
-            count_of(lost, "second moment"),
+            format(lost, ","),
+            count_of(other.numel, "second moment"),
         )
         yield Found("CK045", message, facts.place(second), evidence={"zeros": lost, "elements": other.numel})
 
@@ -175,4 +257,4 @@ def _lost(facts: Facts, first: int, second: int) -> int:
     return lost if lost > _FEW * other.elements else 0
 
 
-QUESTIONS = (_negative, _broken_bounds, _formats)
+QUESTIONS = (_negative, _broken_bounds, _peaks, _not_compared, _formats)

@@ -8,12 +8,13 @@ from typing import Dict, Iterator, List, Optional
 
 from ...find.names import step_in_name
 from ...model import Found, Number, Progress
+from ...patterns import pattern
 from ..facts import Facts
 from ..rule import INFO
 
 # A name that says step means it; "checkpoint-3" may count anything.
-_SAYS_STEP = re.compile(r"(?:step|iter|it)s?(?:ation)?[-_=]?0*%d(?!\d)", re.IGNORECASE)
-_EPOCH = re.compile(r"(?<![a-z])(?:epoch|ep)[-_=]?(\d{1,9})(?!\d)", re.IGNORECASE)
+_SAYS_STEP = pattern(r"(?:step|iter|it)s?(?:ation)?[-_=]?0*%d(?!\d)", re.IGNORECASE)
+_EPOCH = pattern(r"(?<![a-z])(?:epoch|ep)[-_=]?(\d{1,9})(?!\d)", re.IGNORECASE)
 # Keys under which some count from the beginning of each epoch.
 _WITHIN_EPOCH = frozenset(("step", "steps", "iter", "it", "iteration"))
 # Two counts that differ by more than this share count different things.

@@ -5,9 +5,10 @@ from __future__ import annotations
 import collections
 import itertools
 import math
-from typing import Dict, Iterator, List, NamedTuple
+from typing import Dict, Iterator, List
 
 from ...model import Found, Number, Optimizer, count_of
+from ...records import Record
 from ..facts import Facts
 from ..rule import BAD, INFO, SUSPECT
 
@@ -20,7 +21,7 @@ _SMALL = 2
 _SHARE = 0.1
 
 
-class _Verdict(NamedTuple):
+class _Verdict(Record):
     severity: str
     words: str
     odd: List[int]

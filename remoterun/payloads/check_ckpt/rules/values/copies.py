@@ -6,6 +6,7 @@ import re
 from typing import Dict, Iterator, Tuple
 
 from ...model import MODEL, OPTIMIZER, Found, Tensor
+from ...patterns import pattern
 from ...scan.stats import Stats
 from ..facts import Facts
 from ..names import BUFFER
@@ -14,7 +15,7 @@ from ..rule import SUSPECT
 _LARGE = 4096
 _MOST = 20
 # Words at both ends of a language model, which are often the same (CK123).
-_TIED = re.compile(
+_TIED = pattern(
     r"(?:^|[._])(?:\w*embed\w*|wte|emb|shared|\w*head|output\w*|decoder|generator|proj_out)[._]weight$", re.IGNORECASE
 )
 

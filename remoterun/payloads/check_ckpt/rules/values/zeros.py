@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Dict, Iterator, List, NamedTuple, Optional, Tuple
+from typing import Dict, Iterator, List, Optional, Tuple
 
 from ...model import EMA, MASTER, MODEL, OPTIMIZER, Found, Tensor, count_of, row_major
+from ...records import Record
 from ...scan.stats import Stats
 from ..facts import Facts, Kept
 from ..names import BIAS, BUFFER, LORA_SECOND, MASK, NORM
@@ -23,6 +24,10 @@ _PAGE = 4096
 _SHORTEST_ROW = 32
 # With more zeros than these among the rest, a tensor is sparse, and zero pages tell nothing.
 _SPARSE = 0.01
+# What training leaves no zeros in: steps are not lost in the format.
+_WIDE = ("float32", "float64", "bfloat16")
+# With fewer weights to compare, nobody knows what is the rule.
+_SEVERAL = 3
 # Second moments of Adam are held against the first ones instead.
 _PASSED_OVER = ("exp_avg_sq", "max_exp_avg_sq")
 
@@ -82,7 +87,7 @@ def _severity(facts: Facts, tensor: Tensor, stats: Stats, kept: Optional[Kept]) 
 # --- pages ----------------------------------------------------------------------------------------------------------
 
 
-class _Blank(NamedTuple):
+class _Blank(Record):
     """Hold the pages of zeros in a tensor: runs of elements, and how many zeros there are elsewhere."""
 
     runs: List[Tuple[int, int]]
@@ -177,4 +182,47 @@ def _tell_pages(facts: Facts, index: int, blank: _Blank, *, alive: bool) -> Foun
     return Found("CK007", message, data, evidence=evidence)
 
 
-QUESTIONS = (_constant, _pages)
+# --- zeros that fill no page ----------------------------------------------------------------------------------------
+
+
+def _trained_zeros(facts: Facts) -> Iterator[Found]:
+    """Find weights of which a part is zero that the optimizer has moved: less than pages of the file show."""
+    if not any(_fills_no_page(tensor, stats) for _, tensor, stats in facts.seen((MODEL,))):
+        return
+    compared, odd = 0, []
+    for index, kept in facts.kept().items():
+        tensor, stats, rival = facts.checkpoint.tensors[index], facts.stats(index), kept.state.tensors.get("exp_avg_sq")
+        other = None if rival is None else facts.stats(rival)
+        if stats is None or stats.zeros is None or other is None or other.zeros is None or len(tensor.shape) < 2:
+            continue
+        compared += 1
+        if _fills_no_page(tensor, stats._replace(zeros=stats.zeros - other.zeros)) and facts.moved(kept):
+            odd.append((index, stats.zeros - other.zeros))
+    # Where it is the rule, weights are pruned or held above zero.
+    if compared >= _SEVERAL and len(odd) <= max(1, compared // 10):
+        for index, count in odd:
+            yield _tell_zeros(facts, index, count)
+
+
+def _fills_no_page(tensor: Tensor, stats: Stats) -> bool:
+    """Tell whether there are more zeros than training leaves, and not so many that whole pages would show them."""
+    size = (stats.zeros or 0) * tensor.dtype.size
+    return tensor.dtype.name in _WIDE and not stats.zero_pages and _PAGE // 2 <= size < 2 * _PAGE
+
+
+def _tell_zeros(facts: Facts, index: int, count: int) -> Found:
+    tensor, stats = facts.checkpoint.tensors[index], facts.scanned.stats[index]
+    message = (
+        "%s: %s of %s are zero, and no other weight is like that, while the optimizer has second moments for %s"
+        % (
+            tensor.name,
+            format(stats.zeros, ","),
+            count_of(stats.elements, "element"),
+            "them" if count == stats.zeros else "%s of these" % format(count, ","),
+        )
+    )
+    evidence: Dict[str, object] = {"zeros": stats.zeros, "trained": count, "elements": stats.elements}
+    return Found("CK007", message, facts.place(index), evidence=evidence)
+
+
+QUESTIONS = (_constant, _pages, _trained_zeros)
