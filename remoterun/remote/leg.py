@@ -58,6 +58,8 @@ _SWEEPS = 100
 # TERM, grace, KILL, and what a supervisor may take to drain its link.
 _END_S = 45.0
 _SILENT_S = 20.0
+# After a freeze of all that is here, the other side needs as long to say a word as we do to miss it.
+_THAW_S = 3.0
 _HAND_OVER_S = 1.0
 _DEATH_S = 1.0
 # A controller that sends nothing for so long while it is waited for has gone without a word.
@@ -312,6 +314,7 @@ class Relay:
         self._finished = False
         self._linked = True
         self._heard = time.monotonic()
+        self._missed = False
         self.cancelled = False
         self.silent = False
         os.set_blocking(1, False)
@@ -327,7 +330,7 @@ class Relay:
                 give_up = time.monotonic() + _FLUSH_S
             if give_up is not None and time.monotonic() > give_up:
                 break
-            for number, event in self._poll().poll(1000 if give_up else _SILENT_S * 1000):
+            for number, event in self._poll().poll(1000 if give_up else self._patience_ms()):
                 if number == 0:
                     self._inbox.fill()
                 elif number == 1:
@@ -338,11 +341,24 @@ class Relay:
                 # Closing the link tells the supervisor, which ends the run or waits for another leg.
                 self._hand_over()
                 break
-            if self._linked and time.monotonic() - self._heard > _SILENT_S:
+            if self._linked and self._is_silent():
                 # A supervisor gives a sign of life every few seconds. This one was stopped, and will not end anything.
                 self.silent = True
                 break
         return self._finished
+
+    def _patience_ms(self) -> float:
+        return max(0.0, self._heard + _SILENT_S - time.monotonic()) * 1000 + 1
+
+    def _is_silent(self) -> bool:
+        """Tell whether the supervisor says nothing any more, although it was not frozen together with us."""
+        if time.monotonic() - self._heard <= _SILENT_S:
+            return False
+        if not self._missed:
+            self._missed = True
+            self._heard = time.monotonic() - _SILENT_S + _THAW_S
+            return False
+        return True
 
     def _hand_over(self) -> None:
         """Pass on the controller's last words."""
@@ -398,6 +414,7 @@ class Relay:
                 data = b""
             self._linked = bool(data)
             self._heard = time.monotonic()
+            self._missed = False
             self._up += data
             for raw in whole_frames(self._up):
                 self._finished = self._finished or raw[20] == RESULT

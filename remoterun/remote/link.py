@@ -13,7 +13,7 @@ import struct
 import time
 
 from remoterun.remote.system import sha256, socket
-from remoterun.remote.wire import ACK, CANCEL, HEARTBEAT, PROGRESS, SUPERVISOR_STREAM, Decoder, Encoder
+from remoterun.remote.wire import ACK, CANCEL, HEARTBEAT, LOOKER, PROGRESS, SUPERVISOR_STREAM, Decoder, Encoder
 
 # Controller, generation, the number of the next message, and the nonce of the frames on this connection.
 _ASKED = struct.Struct(">8sIQ8s")
@@ -296,9 +296,10 @@ class Link:
             caller.close()
             return
         self.drop()
-        if controller != self._holder[0]:
-            self._ousted.append(self._holder[0])
-        self._holder = (controller, generation)
+        if controller != LOOKER:
+            if controller != self._holder[0]:
+                self._ousted.append(self._holder[0])
+            self._holder = (controller, generation)
         self.heard = time.monotonic()
         self._begin(caller, nonce, number)
         self.flush()

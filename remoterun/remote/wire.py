@@ -36,6 +36,8 @@ STARTED, HEARTBEAT, STDOUT, STDERR, STDOUT_TAIL, STDERR_TAIL, RESULT = 32, 33, 3
 RECORD, FINDING, PROGRESS, LOG, DONE, ERROR = 48, 49, 50, 51, 52, 53
 
 LEG_STREAM, SUPERVISOR_STREAM = 0, 1
+# In place of a controller's own name: whoever only looks takes nobody's place.
+LOOKER = bytes(8)
 _MAX_STREAMS = 4096
 
 

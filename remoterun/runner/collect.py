@@ -37,6 +37,8 @@ MAX_BYTES: Final = 64 << 20
 # Lists and objects: a few bytes each on the wire, and some hundred in memory.
 MAX_CONTAINERS: Final = 1_000_000
 _MAX_CONTAINERS_ASIDE: Final = 10_000
+# Bytes of output that the outcomes of one run keep together.
+_KEPT_OUTPUT: Final = 32 << 20
 _MAX_DEPTH: Final = 64
 _MAX_LOG: Final = 1000
 # What these hold is counted and compared here, and shown nowhere.
@@ -53,16 +55,22 @@ _TARGET_CODES: Final = frozenset(
 _RUNS_ALREADY: Final = "runs_already"
 
 
+def share_of_output(jobs: int) -> int:
+    """Return how many bytes of output each of so many outcomes may keep."""
+    return _KEPT_OUTPUT // max(1, jobs)
+
+
 class Collector:
     """Gather the messages of one job and judge them.
 
     `handle` returns the events that a message gives rise to. What a target claims is never believed beyond its own
     outcome: sizes, counts and depth are capped, and an outcome is ok only with a complete result whose count and hash
-    agree with what arrived.
+    agree with what arrived. `share`: how many bytes of output may be kept.
     """
 
-    def __init__(self, job: Job, redactor: Redactor = NO_SECRETS.redactor) -> None:
-        half = (4 << 20) if streams(job) else (512 << 10)
+    def __init__(self, job: Job, redactor: Redactor = NO_SECRETS.redactor, share: int = _KEPT_OUTPUT) -> None:
+        # Head and tail of two streams.
+        half = min((4 << 20) if streams(job) else (512 << 10), share // 4)
         self._job = job
         self._streams = streams(job)
         self._hash = hashlib.sha256()

@@ -210,6 +210,10 @@ class Conversation:
         body = self._message(frame)
         if body is None:
             return
+        numbered = frame.stream == wire.SUPERVISOR_STREAM and frame.kind not in _TRANSIENT
+        if numbered:
+            # Also what cannot be used: the target need not keep it.
+            self.dialogue.number += 1
         try:
             event = self.dialogue.collector.handle(frame.kind, body)
         except TargetError as error:
@@ -223,13 +227,12 @@ class Conversation:
             self._tell(event)
         if frame.kind not in _SIGNS_OF_LIFE:
             self._moved_at = self._loop.time()
-        if frame.stream == wire.SUPERVISOR_STREAM and frame.kind not in _TRANSIENT:
-            self._count(len(body))
+        if numbered:
+            self._passed_on(len(body))
         self._advance(frame.kind, body)
 
-    def _count(self, size: int) -> None:
-        """Count a message that was passed on, and acknowledge it before long."""
-        self.dialogue.number += 1
+    def _passed_on(self, size: int) -> None:
+        """Acknowledge, before long, what was passed on."""
         self._unacknowledged += size
         if self._unacknowledged >= _ACKNOWLEDGE_BYTES and not self.leaves_alone:
             self._unacknowledged = 0
@@ -276,6 +279,7 @@ class Conversation:
             dialogue.learn(about)
         except ValueError as error:
             raise TargetError("result_damaged", f"what the target knows of the run makes no sense: {error}") from error
+        dialogue.tick(first=True)
         if not dialogue.started:
             dialogue.started, dialogue.begun = True, self._loop.time()
         self._move(Phase.RUN, "idle", self._job.limits.idle)
@@ -373,6 +377,7 @@ class Conversation:
     async def _ping(self) -> None:
         while True:
             await asyncio.sleep(beat_s(self._job))
+            self.dialogue.tick()
             if self._unacknowledged and not self.leaves_alone:
                 self._unacknowledged = 0
                 await self._write(self._acknowledgement)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import time
 from os import urandom
 from typing import TYPE_CHECKING
 
-from remoterun.model import OtherWork
-from remoterun.runner.collect import Collector
+from remoterun.model import Manner, OtherWork
+from remoterun.remote.wire import LOOKER
+from remoterun.runner.collect import Collector, share_of_output
 from remoterun.runner.request import Attach, described
 
 if TYPE_CHECKING:
-    from remoterun.model import Job, Manner
+    from remoterun.model import Job
     from remoterun.secrets import Redactor
 
 
@@ -19,19 +21,31 @@ class Dialogue:
 
     `job` is what is done there, as far as that is known. `number` is that of the next message of the supervisor,
     `started` tells that it is known to be there, `begun` when it first was and `heard` when the target last gave a sign
-    of life, by the loop's clock.
+    of life, by the loop's clock. `jobs`: how many there are in the run, which share what is kept of output. `gap` is
+    how long, by the wall clock, nothing was said from here since the last connection began. `doubt`: until then, by the
+    wall clock, whatever a lost connection may have started would still be there.
     """
 
-    def __init__(self, job: Job, manner: Manner, redactor: Redactor) -> None:
+    def __init__(self, job: Job, manner: Manner, redactor: Redactor, jobs: int = 1) -> None:
         self.job = job
-        self.collector = Collector(job, redactor)
+        self._share = share_of_output(jobs)
+        self.collector = Collector(job, redactor, self._share)
         self._redactor = redactor
         self.manner = manner
         self.number = 0
         self.connections = 0
         self.started = False
         self.begun = self.heard = 0.0
-        self._controller = urandom(8)
+        self.doubt: float | None = None
+        self.gap = 0.0
+        self._ticked = 0.0
+        self._controller = LOOKER if manner is Manner.COLLECT else urandom(8)
+
+    def tick(self, *, first: bool = False) -> None:
+        """Note that this program goes on; one that did not for a while, as on a laptop that sleeps, was not heard."""
+        now = time.time()
+        self.gap = 0.0 if first or not self._ticked else max(self.gap, now - self._ticked)
+        self._ticked = now
 
     def learn(self, about: object) -> None:
         """Take up a run that somebody else has planned.
@@ -42,7 +56,7 @@ class Dialogue:
         if isinstance(self.job.work, OtherWork) and not self.started:
             facts = self.collector.facts
             self.job = described(self.job, about)
-            self.collector = Collector(self.job, self._redactor)
+            self.collector = Collector(self.job, self._redactor, self._share)
             self.collector.facts = facts
 
     def attach(self) -> Attach:
@@ -52,5 +66,5 @@ class Dialogue:
             controller=self._controller,
             generation=self.connections,
             number=self.number,
-            only=self.started or not self.manner.starts,
+            only=self.started or self.doubt is not None or not self.manner.starts,
         )

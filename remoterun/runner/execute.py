@@ -61,7 +61,11 @@ async def execute(
                         outcome = _not_started(job, after_cancel=control.cancelled)
                     else:
                         key = f"{plan.run_id}/{job.target.id}/{job.step}"
-                        work = JobRun(job, key, packed, on_event, control, manner, vault, use_cache=plan.use_cache)
+                        work = JobRun(
+                            *(job, key, packed, on_event, control, manner, vault),
+                            use_cache=plan.use_cache,
+                            jobs=len(plan.jobs),
+                        )
                         outcome = vault.cleaned(await work.outcome(pool))
                     outcomes.append(outcome)
                     on_event(OutcomeReady(outcome=outcome))

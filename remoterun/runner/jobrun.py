@@ -46,6 +46,7 @@ class JobRun:
         vault: Vault,
         *,
         use_cache: bool,
+        jobs: int,
     ) -> None:
         self._job = job
         self._key = key
@@ -57,7 +58,7 @@ class JobRun:
         self._clock = Clock()
         self._phase = Phase.CONNECT
         self._started_at: float | None = None
-        self._dialogue = Dialogue(job, manner, vault.redactor)
+        self._dialogue = Dialogue(job, manner, vault.redactor, jobs)
         self._conversation: Conversation | None = None
         self._heard_at = 0.0
 
@@ -105,6 +106,8 @@ class JobRun:
             except TargetError as error:
                 if self._dialogue.number > known:
                     tries = 0
+                if error.code == "connection_lost":
+                    self._doubt()
                 trouble = self._explained(error)
                 if not again:
                     lost = trouble
@@ -122,6 +125,12 @@ class JobRun:
                 self._control.leave()
             tries += 1
             again = True
+
+    def _doubt(self) -> None:
+        """Start nothing by the next connection if the last one may have started something without a word of it."""
+        talk, lease, dialogue = self._conversation, self._job.limits.lease, self._dialogue
+        if talk is not None and talk.phase is Phase.UPLOAD and lease is not None and dialogue.doubt is None:
+            dialogue.doubt = self._heard_at + lease * _LEASE_SHARE
 
     def _may_go_on(self, error: TargetError, *, again: bool) -> bool:
         """Tell whether another connection is worth trying: for the lease, and while nothing can be started twice."""
@@ -149,18 +158,34 @@ class JobRun:
     def _explained(self, error: TargetError) -> TargetError:
         """Tell a run that its lease has ended from one that is gone though the lease is not over."""
         lease = self._dialogue.job.limits.lease
-        if error.code != "lease_expired" or not self._dialogue.started or lease is None:
+        if error.code != "lease_expired" or lease is None:
+            return error
+        if self._dialogue.doubt is not None:
+            return self._doubted(self._dialogue.doubt, lease)
+        if not self._dialogue.started:
             return error
         boot, before = self._boot_id(), self._boot_before
         if boot and before and boot != before:
             return TargetError("connection_lost", f"{self._job.target.id} was restarted in the middle of the run")
         # By the wall clock: the other one stands still while a laptop sleeps.
-        if time.time() - self._heard_at < lease * _LEASE_SHARE:
+        if max(self._dialogue.gap, time.time() - self._heard_at) < lease * _LEASE_SHARE:
             return TargetError("payload_killed", "everything of the run on the target was killed from outside")
         return TargetError(
             "lease_expired",
             f"nothing was heard from here for longer than the lease of {format_duration(lease)}, so the target "
             "has ended the run",
+            limit=("lease", lease, "limits.lease"),
+        )
+
+    def _doubted(self, until: float, lease: float) -> TargetError:
+        """Tell whether a lost connection has started anything, now that nothing of it is there."""
+        if time.time() < until:
+            self._dialogue.doubt = None
+            return TargetError("connection_lost", "the connection was lost before anything was started")
+        return TargetError(
+            "lease_expired",
+            f"the connection was lost while {self._job.target.id} was being started, and nothing was heard from here "
+            f"for longer than the lease of {format_duration(lease)}: whether it has run is not known",
             limit=("lease", lease, "limits.lease"),
         )
 
@@ -207,7 +232,8 @@ class JobRun:
         return Status.RUNNING if talk.left and self._dialogue.collector.result is None else self._judge()
 
     def _note_time(self) -> None:
-        """Note by the wall clock when the target was last heard."""
+        """Note by the wall clock when the target was last heard, and when it last could hear of us."""
+        self._dialogue.tick()
         if self._dialogue.heard:
             self._heard_at = time.time() - (asyncio.get_running_loop().time() - self._dialogue.heard)
 

@@ -135,16 +135,17 @@ def places(host: Host, count: int) -> list[Host]:
     return [replace(host, known_hosts=(*host.known_hosts, f"/no/such/file{n}")) for n in range(count)]
 
 
-def test_a_server_that_drops_logins_at_random_lets_all_in(sshd: StartSshd) -> None:
-    server = sshd("MaxStartups 2")
+@pytest.mark.parametrize(("most", "logins"), [("2", 12), ("4:30:8", 60), ("10:30:100", 60)])
+def test_a_server_that_drops_logins_at_random_lets_all_in(sshd: StartSshd, most: str, logins: int) -> None:
+    server = sshd(f"MaxStartups {most}")
 
     async def work() -> None:
         async with Pool() as pool:
-            hosts = places(server.host(), 12)
-            assert await asyncio.gather(*(one(pool, host, n) for n, host in enumerate(hosts))) == list(range(12))
+            hosts = places(server.host(), logins)
+            assert await asyncio.gather(*(one(pool, host, n) for n, host in enumerate(hosts))) == list(range(logins))
 
     run(work())
-    assert server.log.count("Accepted publickey") == 12
+    assert server.log.count("Accepted publickey") == logins
 
 
 class Slow(asyncssh.SSHServer):

@@ -304,6 +304,25 @@ def test_a_newer_controller_takes_a_run_over_and_the_older_is_told(tmp_path: Pat
     assert (newer.status, len(newer.records)) == (Status.OK, 2)
 
 
+def test_a_look_from_elsewhere_does_not_end_what_somebody_follows(tmp_path: Path) -> None:
+    """Whoever follows it takes it up again: the one who looked has left."""
+    go = tmp_path / "go"
+
+    async def both(run_id: str) -> list[Outcome]:
+        plan = _plan(run_id, payload(_WAITS, go=str(go)))
+        there = asyncio.Event()
+        following = asyncio.create_task(execute(plan, lambda event: there.set() if _is_record(event) else None))
+        await there.wait()
+        looks = [(await execute(plan, lambda event: None, manner=Manner.COLLECT)).outcomes[0] for _ in range(3)]
+        go.touch()
+        return [*looks, *(await following).outcomes]
+
+    with nothing_left() as run_id:
+        *looks, followed = asyncio.run(both(run_id))
+    assert [(look.status, len(look.records)) for look in looks] == [(Status.RUNNING, 1)] * 3
+    assert (followed.status, _code(followed), len(followed.records)) == (Status.OK, None, 2)
+
+
 def _is_record(event: Event) -> bool:
     return isinstance(event, RecordArrived)
 

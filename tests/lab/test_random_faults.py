@@ -22,6 +22,7 @@ import pytest
 from tests.support.campaign import turns
 from tests.support.lab import Guest, Lab, LabHost, Process, guest, wait_for
 from tests.support.project import REMOTERUN, Project, write_project
+from tests.support.watched import Watched
 
 pytestmark = pytest.mark.lab
 
@@ -40,12 +41,14 @@ _HANG_S = 60.0
 _ON_THE_WAY = ("connections killed", "packets dropped", "server away", "slow")
 _IN_THE_GUEST = ("frozen", "leg stopped", "supervisor stopped", "payload stopped")
 _DEADLY = ("leg killed", "supervisor killed", "both killed", "payload killed", "guest stopped")
+_HERE = ("asleep", "interrupted")
 # What may be said of a target that did not come through. Damage is not among it: nothing here damages a byte.
 _TROUBLES = {
     *("connect_refused", "connect_failed", "connect_timeout", "enter_timeout", "upload_timeout", "idle_timeout"),
     *("connection_lost", "lease_expired", "payload_killed", "guest_frozen", "guest_stopped", "session_refused"),
     # Something was killed while it was entered.
     *("interpreter_broken", "enter_failed"),
+    "cancelled",
 }
 
 
@@ -65,17 +68,24 @@ class Fault:
         return f"{self.at:5.2f} s  {where}: {self.what} ({self.lasts:.2f} s)"
 
 
-def _draw(chance: random.Random) -> list[Fault]:
+def _draw(chance: random.Random, *, at_work: bool) -> list[Fault]:
     faults = []
+    kinds = [*_ON_THE_WAY * 2, *_IN_THE_GUEST, *_DEADLY, "asleep"]
+    if at_work:
+        # Before, there might be no outcomes yet.
+        kinds += ["interrupted"] * 2
     for _ in range(chance.randint(2, 7)):
-        what = chance.choice([*_ON_THE_WAY * 2, *_IN_THE_GUEST, *_DEADLY, "asleep"])
+        what = chance.choice(kinds)
+        if what == "interrupted":
+            # The second one would have it leave at once, which is another promise.
+            kinds = [kind for kind in kinds if kind != what]
         faults.append(
             Fault(
                 at=chance.uniform(0, 2),
                 what=what,
-                host="" if what == "asleep" else chance.choice(["faulty0", "faulty1"]),
-                ctid=0 if what in (*_ON_THE_WAY, "asleep") else chance.randint(200, 203),
-                lasts=0.0 if what in (*_DEADLY, "connections killed") else chance.uniform(0.1, 2.5),
+                host="" if what in _HERE else chance.choice(["faulty0", "faulty1"]),
+                ctid=0 if what in (*_ON_THE_WAY, *_HERE) else chance.randint(200, 203),
+                lasts=0.0 if what in (*_DEADLY, "connections killed", "interrupted") else chance.uniform(0.1, 2.5),
             )
         )
     return sorted(faults, key=lambda fault: fault.at)
@@ -113,21 +123,13 @@ class Trial:
 
     def __init__(self, hosts: dict[str, LabHost], project: Project, folder: Path, lease: str) -> None:
         self._hosts = hosts
-        self._out = folder / "out"
-        self._err = folder / "err"
         self._undo: list[tuple[float, Fault, list[int]]] = []
         words = [word for limit in _LIMITS for word in ("--limit", limit)]
-        argv = project.argv("play", "count", "--on", "all", "--lease", lease, *words, "--output", "jsonl")
-        with self._out.open("wb") as out, self._err.open("wb") as err:
-            self.process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=out, stderr=err)
-
-    def lines(self) -> list[dict[str, Any]]:
-        """Return what was said so far."""
-        return [json.loads(line) for line in self._out.read_bytes().splitlines(keepends=True) if line.endswith(b"\n")]
+        self.watched = Watched(project.argv("play", "count", "--on", "all", "--lease", lease, *words), folder)
 
     def all_at_work(self) -> bool:
         """Tell whether each target has emitted something."""
-        return len({line["target"] for line in self.lines() if line["type"] == "record"}) == 8
+        return len({line["target"] for line in self.watched.lines("record")}) == 8
 
     def suffer(self, faults: list[Fault]) -> None:
         """Let everything happen at its time; what lasts is undone at its end, also after the run's."""
@@ -147,16 +149,16 @@ class Trial:
     def _wait(self, until: float) -> None:
         while (left := until - time.monotonic()) > 0:
             try:
-                self.process.wait(left)
+                self.watched.process.wait(left)
             except subprocess.TimeoutExpired:
                 return
-            if self.process.returncode is not None:
+            if self.watched.process.returncode is not None:
                 return
 
     def _begin(self, fault: Fault) -> list[int]:
         """Make a fault, and return the processes that are to be let go on at its end."""
         if not fault.host:
-            self.process.send_signal(signal.SIGSTOP)
+            self.watched.process.send_signal(signal.SIGSTOP if fault.what == "asleep" else signal.SIGINT)
             return []
         host = self._hosts[fault.host]
         if not fault.ctid:
@@ -174,7 +176,8 @@ class Trial:
 
     def _end(self, fault: Fault, pids: list[int]) -> None:
         if not fault.host:
-            self.process.send_signal(signal.SIGCONT)
+            if fault.what == "asleep":
+                self.watched.process.send_signal(signal.SIGCONT)
             return
         host = self._hosts[fault.host]
         if fault.what in ("packets dropped", "slow"):
@@ -187,16 +190,6 @@ class Trial:
             host.guest(fault.ctid).start()
         for pid in pids:
             _send(pid, signal.SIGCONT)
-
-    def finish(self) -> list[dict[str, Any]]:
-        """Wait for the end of the run, and return its outcomes."""
-        try:
-            status = self.process.wait(_HANG_S)
-        finally:
-            self.process.kill()
-            self.process.wait()
-        assert status in (0, 3), (status, self._err.read_text())
-        return [line for line in self.lines() if line["type"] == "outcome"]
 
 
 def _begin_on_the_way(host: LabHost, what: str) -> None:
@@ -253,9 +246,9 @@ def test_whatever_happens_each_target_has_one_true_outcome(
     hosts: dict[str, LabHost], project: Project, tmp_path: Path, turn: int, seed: int
 ) -> None:
     chance = random.Random(f"{seed} {turn}")
-    faults = _draw(chance)
-    lease = chance.choice([3, 10])
     at_work = chance.random() < 0.6
+    lease = chance.choice([3, 10])
+    faults = _draw(chance, at_work=at_work)
     print(f"round {turn} of seed {seed}: lease {lease} s, {'all at work' if at_work else 'from the start'}")
     print("\n".join(map(str, faults)))
     trial = Trial(hosts, project, tmp_path, f"{lease}s")
@@ -263,11 +256,11 @@ def test_whatever_happens_each_target_has_one_true_outcome(
         if at_work:
             wait_for(trial.all_at_work, "all targets to be at work")
         trial.suffer(faults)
-        outcomes = trial.finish()
+        interrupted = any(fault.what == "interrupted" for fault in faults)
+        outcomes = trial.watched.finish(_HANG_S, statuses=(0, 3, 130) if interrupted else (0, 3))
     finally:
-        trial.process.kill()
-        trial.process.wait()
-    _judge(outcomes, trial.lines(), faults, lease=lease, at_work=at_work)
+        trial.watched.kill()
+    _judge(outcomes, trial.watched, faults, lease=lease, at_work=at_work)
     shown = subprocess.run(
         [*REMOTERUN, "show", "last", "--output", "json"], capture_output=True, timeout=60, check=False
     )
@@ -297,7 +290,7 @@ def _hops(host: LabHost) -> list[Process]:
 
 
 def _judge(
-    outcomes: list[dict[str, Any]], lines: list[dict[str, Any]], faults: list[Fault], *, lease: float, at_work: bool
+    outcomes: list[dict[str, Any]], watched: Watched, faults: list[Fault], *, lease: float, at_work: bool
 ) -> None:
     targets = [f"faulty{number}/{ctid}" for number in range(2) for ctid in range(200, 204)]
     assert sorted(outcome["target"] for outcome in outcomes) == targets
@@ -305,11 +298,7 @@ def _judge(
         code = outcome["error"] and outcome["error"]["code"]
         print(f"{outcome['target']}: {outcome['status']} {code} {len(outcome['records'])} {outcome['connections']}")
         numbers = [record["number"] for record in outcome["records"]]
-        shown = [
-            line["record"]["number"]
-            for line in lines
-            if line["type"] == "record" and line["target"] == outcome["target"]
-        ]
+        shown = [record["number"] for record in watched.records(outcome["target"])]
         assert numbers == shown == list(range(len(numbers)))
         assert (outcome["status"] == "ok") == (code is None)
         if outcome["status"] == "ok":

@@ -458,3 +458,86 @@ def test_a_name_server_that_says_nothing(tmp_path: Path) -> None:
     assert "resolving far.example" in error["message"]
     assert error["limit"] == {"name": "connect", "value_s": 2.0, "key": "limits.connect"}
     assert took < 2 + _SLACK_S
+
+
+class _LosesTheFirst:
+    """Lose the first connection before it is told that anything was started, and let the others take long.
+
+    Its end comes instead of that word, or, where the code was asked for, instead of the code.
+    """
+
+    def __init__(self, place: Place, wait_s: float) -> None:
+        self._place = place
+        self._wait_s = wait_s
+        self._first = True
+
+    async def __call__(self, remote: asyncssh.SSHServerProcess[bytes]) -> None:
+        self._place.serve()
+        first, self._first = self._first, False
+        if not first:
+            await asyncio.sleep(self._wait_s)  # what a slow hop takes is what is tested
+        local = await asyncio.create_subprocess_exec(
+            *("/bin/bash", "-c", remote.command or ""), stdin=-1, stdout=-1, stderr=asyncio.subprocess.DEVNULL
+        )
+        assert local.stdin is not None
+        assert local.stdout is not None
+        asked = asyncio.Event()
+        feeding = asyncio.create_task(self._feed(remote, local.stdin, asked))
+        told = b""
+        while data := await local.stdout.read(65536):
+            if first and b'"hostname"' in told:
+                _abort(remote)
+                break
+            told += data
+            remote.stdout.write(data)
+            if first and b'"sha256"' in told:
+                asked.set()
+        await asyncio.gather(local.stdout.read(), feeding)
+        remote.exit(await local.wait())
+
+    async def _feed(
+        self, remote: asyncssh.SSHServerProcess[bytes], stdin: asyncio.StreamWriter, asked: asyncio.Event
+    ) -> None:
+        with contextlib.suppress(OSError, asyncssh.Error):
+            while data := await remote.stdin.read(65536):
+                if asked.is_set():
+                    _abort(remote)
+                    break
+                stdin.write(data)
+        stdin.close()
+
+
+def _abort(remote: asyncssh.SSHServerProcess[bytes]) -> None:
+    remote.get_extra_info("connection").abort()
+
+
+_ONCE = "open(ctx.params['file'], 'a').write('x')\nctx.emit({})"
+
+
+@pytest.mark.parametrize(
+    ("source", "wait_s", "status", "connections"),
+    [(_ONCE, 0.0, "ok", 2), (_ONCE, 4.0, "lost", 2), (_LARGE + "\n" + _ONCE, 0.0, "ok", 3)],
+    ids=["found", "too late", "not started"],
+)
+def test_what_may_have_been_started_is_not_started_again(
+    keys: Keys, tmp_path: Path, source: str, wait_s: float, status: str, connections: int
+) -> None:
+    """The lease of whatever was started there may be over when the next connection looks for it."""
+    started = tmp_path / "started"
+
+    async def work(run_id: str) -> Outcome:
+        place = Place(keys, tmp_path)
+        async with place.close:
+            place.close.push_async_callback(place.served)
+            host = await place.toy(process_factory=_LosesTheFirst(place, wait_s))
+            planned = job(payload(source, file=str(started)), limits=replace(_LIMITS, enter=20.0, lease=2.0))
+            planned = replace(planned, target=replace(planned.target, host=host))
+            plan = Plan(run_id=run_id, playbook="twice", playbook_sha256=None, jobs=(planned,))
+            (outcome,) = (await execute(plan, lambda event: None)).outcomes
+        return outcome
+
+    with nothing_left() as run_id:
+        outcome = asyncio.run(work(run_id))
+    assert (outcome.status.value, outcome.connections) == (status, connections), outcome.error
+    assert started.read_text() == "x"
+    assert status == "ok" or (outcome.error is not None and outcome.error.code == "lease_expired")

@@ -222,6 +222,8 @@ class LabHost:
 
     def stop_sshd(self, *, sessions: bool = False) -> None:
         """Stop listening: connecting is refused; with `sessions` every open connection is reset too."""
+        # It listens before it has written down who it is.
+        wait_for(lambda: self.path("/run/sshd.pid").read_text().strip().isdigit(), "sshd to write its pid")
         listener = int(self.path("/run/sshd.pid").read_text())
         doomed = [p.pid for p in self.processes() if p.name == "sshd" and (sessions or p.inside_pid == listener)]
         for pid in doomed:

@@ -1,0 +1,298 @@
+"""What may go wrong with a target in the middle of a run: what is told, how soon, and that nothing of ours stays there.
+
+The rows that have their place elsewhere:
+
+===============================================  =======================================================================
+hostile argv, empty stdin, invalid UTF-8         tests/lab/test_hostile_bytes.py; tests/conformance/test_transports.py
+.bashrc echo, motd, a job that prints            tests/lab/test_noise.py
+a daemon that prints; a payload that closes      tests/faults/test_target_side.py
+fd 1; statuses 255, signals
+a payload that is killed, a family that hides    tests/faults/test_target_kills.py, test_stopped.py
+a stale, damaged or foreign cache                tests/faults/test_target_cache.py; tests/lab/test_states.py
+code or results damaged on their way             tests/faults/test_target_place.py; tests/unit/runner
+every phase stalled, silent networks             tests/lab/test_stalls.py; tests/lab/test_connections.py
+MaxSessions, MaxStartups                         tests/conformance/test_transports_limits.py
+jump host down; host keys unknown or changed     tests/conformance/test_transports_route.py, test_transports_hostkeys.py
+before a run
+agent missing, passphrases without a terminal    tests/conformance/test_transports_login.py; tests/lab/test_prompts.py
+guest stopped, unknown or locked before a run    tests/lab/test_states.py; tests/lab/test_pct_standin.py
+python missing or old, venv missing              tests/lab/test_states.py
+Ctrl-C once and twice, SIGTERM, `| head`         tests/lab/test_documents.py; tests/lab/test_connections.py
+a killed controller                              tests/lab/test_connections.py; tests/cli/test_history.py
+a full disk or a locked history here             tests/cli/test_history.py, test_endings.py
+several of them at once                          tests/lab/test_random_faults.py
+===============================================  =======================================================================
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from remoterun.errors import CODES
+from tests.support.lab import Guest, Lab, LabHost, Process, guest, wait_for
+from tests.support.project import Project, write_project
+from tests.support.watched import Watched
+
+pytestmark = pytest.mark.lab
+
+_COUNT = """\
+import time
+
+def run(ctx):
+    for number in range(60):
+        ctx.emit({"number": number})
+        time.sleep(0.05)
+"""
+# More than what travels with a request, so that it is kept on the target.
+_LARGE = f"FILLER = {os.urandom(40_000).hex()!r}\ndef run(ctx):\n    ctx.emit({{'ran': len(FILLER)}})\n"
+_GREEDY = """\
+def run(ctx):
+    ctx.emit({"ready": 1})
+    taken = []
+    while True:
+        taken.append(b"x" * (1 << 20))
+"""
+_PLACES = ("/root/.cache", "/tmp", "/run", "/dev/shm", "/var/tmp")
+_LEASE_S = 6
+# Besides the limit in question: this machine has other work to do.
+_SLACK_S = 20.0
+
+
+@pytest.fixture(scope="module")
+def host(lab: Lab) -> LabHost:
+    """Return the host whose guests suffer here."""
+    return lab.host("suffers")
+
+
+@pytest.fixture
+def box(host: LabHost) -> Iterator[Guest]:
+    """Return a guest for one test, and look at its end for what was left there."""
+    made = host.fresh_guest()
+    yield made
+    if made.ctid not in host.guests:
+        return
+    if not made.running:
+        made.start()
+    _nothing_left(made)
+    made.destroy()
+
+
+def _nothing_left(box: Guest) -> None:
+    wait_for(lambda: box.processes() == [], f"nothing of ours in {box.ctid}", limit_s=_LEASE_S + _SLACK_S)
+    wait_for(lambda: _hops(box.host) == [], "no hop to be left", limit_s=_SLACK_S)
+    found = box.sh(
+        "find /run /dev/shm /tmp /var/tmp -name 'remoterun*'; find /root/.cache/remoterun -type f -name '*.*' 2>&1"
+    )
+    left = [line for line in found.stdout.splitlines() if "No such file" not in line]
+    assert left == [], found
+    # What is kept is whole: named by the hash of what it holds, or signed.
+    packs = box.sh("cd /root/.cache/remoterun/packs 2>/dev/null && sha256sum * 2>/dev/null").stdout.split()
+    assert packs[::2] == packs[1::2]
+
+
+def _hops(host: LabHost) -> list[Process]:
+    names = ("lxc-attach", "pct")
+    return [each for each in host.processes() if any(name in word for name in names for word in each.cmdline[:2])]
+
+
+@pytest.fixture
+def project(host: LabHost, box: Guest, tmp_path: Path) -> Project:
+    """Return a project of that guest."""
+    made = write_project(tmp_path / "project", [host])
+    for name, source in (("count", _COUNT), ("large", _LARGE), ("greedy", _GREEDY)):
+        made.payload(name, source)
+    return made
+
+
+def _target(box: Guest) -> str:
+    return f"{box.host.name}/{box.ctid}"
+
+
+def _play(project: Project, box: Guest, payload: str) -> dict[str, Any]:
+    return project.run("play", payload, "--on", _target(box), "--output", "json").outcome(_target(box))
+
+
+def _in_the_middle(
+    project: Project, box: Guest, fault: Callable[[], None], folder: Path, *words: str
+) -> dict[str, Any]:
+    """Let something happen while a run is at work, and return its outcome; it may not take long."""
+    argv = project.argv("play", "count", "--on", _target(box), "--lease", f"{_LEASE_S}s", *words)
+    watched = Watched(argv, folder)
+    try:
+        watched.until_records(_target(box), 10)
+        fault()
+        begun = time.monotonic()
+        (outcome,) = watched.finish()
+        assert time.monotonic() - begun < _LEASE_S + _SLACK_S
+    finally:
+        watched.kill()
+    numbers = [record["number"] for record in outcome["records"]]
+    assert numbers == list(range(len(numbers)))
+    assert len(numbers) >= 10
+    assert outcome["records"] == watched.records(_target(box))
+    assert (outcome["status"] == "ok") == (len(numbers) == 60 and outcome["error"] is None)
+    return outcome
+
+
+def _told(outcome: dict[str, Any]) -> tuple[str, str, str | None]:
+    """Return status, phase and code; an error comes with the hint of its code."""
+    error = outcome["error"]
+    assert error is None or error["hint"] == CODES[error["code"]].hint
+    return outcome["status"], outcome["phase"], error and error["code"]
+
+
+# --- disks ---
+
+
+def _lay_over(box: Guest, options: str, then: str = "true") -> None:
+    """Put another file system over every place that could take something of ours."""
+    for place in _PLACES:
+        box.sh(f"mkdir -p {place} && mount -t tmpfs -o {options} none {place} && cd {place} && {then}", check=True)
+
+
+_FILL = "dd if=/dev/zero of=filler bs=4k 2>/dev/null; test -s filler"
+
+
+@pytest.mark.parametrize(
+    ("options", "then"),
+    [("size=16k", _FILL), ("size=48k", "true"), ("ro", "true"), ("noexec", "true")],
+    ids=["full", "nearly full", "read-only", "noexec"],
+)
+def test_a_disk_that_takes_nothing_costs_nothing(project: Project, box: Guest, options: str, then: str) -> None:
+    _lay_over(box, options, then)
+    for _ in range(2):
+        outcome = _play(project, box, "large")
+        assert _told(outcome) == ("ok", "collect", None)
+        assert outcome["records"] == [{"ran": 80_000}]
+
+
+def test_a_program_with_files_says_when_there_is_no_room_for_them(project: Project, box: Guest) -> None:
+    folder = project.folder / "payloads/many"
+    folder.mkdir()
+    (folder / "payload.toml").write_text(
+        'name = "many"\nversion = "1.0.0"\ndescription = "A program with files."\nprogram = "main"\n'
+        '[pack]\ninclude = ["large"]\n'
+    )
+    (folder / "main").write_text("#!/bin/sh\necho '{}'\n")
+    (folder / "main").chmod(0o755)
+    (folder / "large").write_bytes(os.urandom(200_000))
+    for options in ("noexec", "size=1m"):
+        _lay_over(box, options)
+        assert _told(_play(project, box, "many")) == ("ok", "collect", None)
+    _lay_over(box, "size=64k")
+    assert _told(_play(project, box, "many")) == ("failed", "upload", "no_space")
+
+
+# --- processes of ours, and the payload ---
+
+
+def _ours(box: Guest) -> dict[str, Process]:
+    """Find leg, supervisor and payload: the supervisor leads a session of its own."""
+    found = {}
+    for process in box.processes():
+        if "-c" not in process.cmdline:
+            found["payload"] = process
+        else:
+            found["supervisor" if process.session == process.pid else "leg"] = process
+    assert sorted(found) == ["leg", "payload", "supervisor"]
+    return found
+
+
+def _kill(box: Guest, *names: str) -> None:
+    ours = _ours(box)
+    for number in (signal.SIGSTOP, signal.SIGKILL):
+        for name in names:
+            os.kill(ours[name].pid, number)
+
+
+def test_a_killed_leg_is_replaced(project: Project, box: Guest, tmp_path: Path) -> None:
+    outcome = _in_the_middle(project, box, lambda: _kill(box, "leg"), tmp_path)
+    assert _told(outcome) == ("ok", "collect", None)
+    assert (outcome["connections"], outcome["survivors"]) == (2, 0)
+
+
+@pytest.mark.parametrize("names", [("supervisor",), ("leg", "supervisor"), ("payload",)], ids=" and ".join)
+def test_a_run_whose_processes_are_killed_is_told_as_that(
+    project: Project, box: Guest, tmp_path: Path, names: tuple[str, ...]
+) -> None:
+    outcome = _in_the_middle(project, box, lambda: _kill(box, *names), tmp_path)
+    status, _, code = _told(outcome)
+    assert (status, code) == ("failed", "payload_killed")
+
+
+def test_a_payload_that_takes_all_memory_is_killed_alone(host: LabHost, tmp_path: Path) -> None:
+    limit = "lxc.cgroup2.memory.max" if Path("/sys/fs/cgroup/cgroup.controllers").exists() else ""
+    box = host.fresh_guest(lxc=(f"{limit or 'lxc.cgroup.memory.limit_in_bytes'} = {96 << 20}",))
+    project = write_project(tmp_path / "project", [host])
+    project.payload("greedy", _GREEDY)
+    outcome = _play(project, box, "greedy")
+    assert _told(outcome) == ("failed", "collect", "payload_killed")
+    assert "SIGKILL" in outcome["error"]["message"]
+    assert (outcome["records"], outcome["survivors"], outcome["connections"]) == ([{"ready": 1}], 0, 1)
+    _nothing_left(box)
+    box.destroy()
+
+
+# --- guest and host ---
+
+
+def test_a_guest_that_is_stopped(project: Project, box: Guest, tmp_path: Path) -> None:
+    outcome = _in_the_middle(project, box, box.stop, tmp_path)
+    assert _told(outcome) == ("failed", "run", "guest_stopped")
+
+
+def test_a_guest_that_is_restarted(project: Project, box: Guest, tmp_path: Path) -> None:
+    def restart() -> None:
+        box.stop()
+        box.start()
+
+    outcome = _in_the_middle(project, box, restart, tmp_path)
+    status, _, code = _told(outcome)
+    # Whoever comes back in between finds it stopped, and else nothing of the run.
+    assert (status, code) in {("failed", "guest_stopped"), ("failed", "payload_killed")}
+
+
+def test_a_guest_that_moves_to_another_node(project: Project, box: Guest, tmp_path: Path) -> None:
+    def move() -> None:
+        text = box.host.path(f"/etc/pve/nodes/{box.host.node}/lxc/{box.ctid}.conf").read_text()
+        box.destroy()
+        box.host.write_guest_config(box.ctid, text, node="elsewhere")
+
+    outcome = _in_the_middle(project, box, move, tmp_path)
+    assert _told(outcome) == ("failed", "run", "guest_not_found")
+
+
+def test_a_guest_that_is_frozen_for_a_while(project: Project, box: Guest, tmp_path: Path) -> None:
+    def freeze() -> None:
+        box.freeze()
+        time.sleep(2)  # how long it lasts is what is tested
+        box.thaw()
+
+    outcome = _in_the_middle(project, box, freeze, tmp_path)
+    assert _told(outcome) == ("ok", "collect", None)
+    assert outcome["connections"] == 1
+
+
+def test_a_host_key_that_changes_between_two_connections(lab: Lab, tmp_path: Path) -> None:
+    host = lab.host("reinstalled", guests=[guest(200)])
+    project = write_project(tmp_path / "project", [host])
+    project.payload("count", _COUNT)
+
+    def change() -> None:
+        host.rotate_host_key()
+        for process in host.processes():
+            if any(word.startswith("sshd: root") for word in process.cmdline):
+                os.kill(process.pid, signal.SIGKILL)
+
+    outcome = _in_the_middle(project, host.guest(200), change, tmp_path)
+    status, _, code = _told(outcome)
+    assert (status, code) == ("unreachable", "host_key_changed")
+    # Nobody talks to it again: the target ends the run by itself.
+    _nothing_left(host.guest(200))
