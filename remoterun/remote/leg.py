@@ -362,6 +362,8 @@ class Relay:
 
     def _hand_over(self) -> None:
         """Pass on the controller's last words."""
+        while self._inbox.fill():
+            pass
         for frame in self._inbox.frames():
             self._down += frame.raw
             self.cancelled = self.cancelled or frame.kind == CANCEL

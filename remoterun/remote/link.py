@@ -120,6 +120,7 @@ class Link:
         self._encoder = Encoder(nonce, SUPERVISOR_STREAM)
         self._decoder = Decoder(nonce)
         self._out = bytearray()
+        self._deaf = False
         self._sent = number
 
     def listen(self, key: str) -> None:
@@ -175,7 +176,7 @@ class Link:
 
     def flush(self) -> None:
         """Write what goes without blocking."""
-        while self._leg is not None:
+        while self._leg is not None and not self._deaf:
             while len(self._out) < _MAX_OUT and self._sent < self.spool.count:
                 self._out += b"".join(self._encoder.frames(*self.spool.message(self._sent)))
                 self._sent += 1
@@ -186,7 +187,9 @@ class Link:
             except BlockingIOError:
                 return
             except OSError:
-                self.drop()
+                # It takes no more, but what it said before is still to be heard.
+                self._deaf = True
+                self._out = bytearray()
 
     def drop(self) -> None:
         """Let go of the leg; what it has not passed on is sent again by the next one."""

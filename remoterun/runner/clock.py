@@ -33,9 +33,8 @@ class Clock:
             self._name = name
 
     def timings(self) -> dict[str, float]:
-        """Return seconds by phase, and the total."""
+        """Return seconds by phase, and the total, to the millisecond: as exact as they are kept."""
         self.now("end")
         names = ("queued", "connect", "enter", "upload", "run")
-        return {name: self._spent.get(name, 0.0) for name in names if name in self._spent} | {
-            "total": self._since - self._start
-        }
+        spent = {name: self._spent[name] for name in names if name in self._spent}
+        return {name: round(seconds, 3) for name, seconds in {**spent, "total": self._since - self._start}.items()}

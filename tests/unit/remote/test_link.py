@@ -193,6 +193,20 @@ def test_a_run_without_a_lease_is_found_by_nobody(key: str) -> None:
     leg.close()
 
 
+def test_last_words_are_heard_though_nothing_can_be_answered(key: str) -> None:
+    """A leg that was frozen says what had come for it, and is gone before its supervisor looks."""
+    link, leg = _link(key)
+    for frame in wire.Encoder(b"nonce  0", 0).frames(wire.CANCEL):
+        leg.send(frame)
+    leg.close()
+    link.say(wire.RECORD, b"said in the meantime")
+    assert wire.CANCEL in _turn(link)
+    assert link.lease is None
+    _turn(link)
+    assert link.lost
+    link.close()
+
+
 def test_who_came_last_has_the_run(key: str) -> None:
     link, leg = _link(key)
     newer = _attach(link, key, b"nonce  1", (b"second  ", 1, 0, True))
