@@ -111,7 +111,7 @@ class JobRun:
                 trouble = self._explained(error)
                 if not again:
                     lost = trouble
-                if not self._may_go_on(trouble, again=again):
+                if not self._may_go_on(trouble, again=again, tries=tries):
                     raise self._given_up(lost, trouble) from error
                 wait = min(_LONGEST_BACKOFF_S, _BACKOFF_S * 2**tries)
             self._moved(Phase.CONNECT, waiting=False)
@@ -132,7 +132,7 @@ class JobRun:
         if talk is not None and talk.phase is Phase.UPLOAD and lease is not None and dialogue.doubt is None:
             dialogue.doubt = self._heard_at + lease * _LEASE_SHARE
 
-    def _may_go_on(self, error: TargetError, *, again: bool) -> bool:
+    def _may_go_on(self, error: TargetError, *, again: bool, tries: int) -> bool:
         """Tell whether another connection is worth trying: for the lease, and while nothing can be started twice."""
         lease, talk = self._job.limits.lease, self._conversation
         if lease is None or talk is None or error.code in _FINAL:
@@ -144,7 +144,9 @@ class JobRun:
             return False
         now = asyncio.get_running_loop().time()
         deadline = self._deadline()
-        return now < self._dialogue.heard + lease and (deadline is None or now < deadline)
+        # Once in any case: after a long sleep, only the target knows whether it has waited.
+        in_time = not tries or now < self._dialogue.heard + lease
+        return in_time and (deadline is None or now < deadline)
 
     def _given_up(self, lost: TargetError, last: TargetError) -> TargetError:
         if lost is last or last.code in _FINAL or last.code == "payload_killed":
