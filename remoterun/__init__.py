@@ -9,42 +9,79 @@ from remoterun.version import VERSION
 __version__ = VERSION
 
 if TYPE_CHECKING:
-    from remoterun.api import Choice, Project, aplay, play
-    from remoterun.errors import ConfigError, RemoterunError
-    from remoterun.model import Finding, Outcome, Plan, RuleChanges, Run, Status
-    from remoterun.runner import Control
+    from remoterun.api import Project
+    from remoterun.api.running import (
+        Options,
+        Running,
+        aplay,
+        arun_program,
+        arun_script,
+        play,
+        run_program,
+        run_script,
+    )
+    from remoterun.errors import ConfigError, Problem, RemoterunError
+    from remoterun.inventory import Inventory, Overrides
+    from remoterun.model import (
+        ErrorInfo,
+        Finding,
+        Outcome,
+        Phase,
+        Playbook,
+        RuleChanges,
+        Run,
+        RunStatus,
+        SecretSource,
+        Severity,
+        Status,
+        Step,
+    )
+    from remoterun.report import to_json
 
-# Name -> module: loaded on first use, so that importing the package costs next to nothing.
-_HOMES = {
-    "Choice": "api",
-    "Project": "api",
-    "aplay": "api",
-    "play": "api",
-    "Control": "runner",
-    "ConfigError": "errors",
-    "RemoterunError": "errors",
-    "Finding": "model",
-    "Outcome": "model",
-    "Plan": "model",
-    "RuleChanges": "model",
-    "Run": "model",
-    "Status": "model",
+# Module -> names: loaded on first use, so that importing the package costs next to nothing.
+_NAMES = {
+    "api": ("Project",),
+    "api.running": (
+        *("Options", "Running", "aplay", "arun_program", "arun_script", "play", "run_program", "run_script"),
+    ),
+    "errors": ("ConfigError", "Problem", "RemoterunError"),
+    "inventory": ("Inventory", "Overrides"),
+    "model": (
+        *("ErrorInfo", "Finding", "Outcome", "Phase", "Playbook", "RuleChanges", "Run", "RunStatus"),
+        *("SecretSource", "Severity", "Status", "Step"),
+    ),
+    "report": ("to_json",),
 }
+_HOMES = {name: module for module, names in _NAMES.items() for name in names}
 
 __all__ = [
-    "Choice",
     "ConfigError",
-    "Control",
+    "ErrorInfo",
     "Finding",
+    "Inventory",
+    "Options",
     "Outcome",
-    "Plan",
+    "Overrides",
+    "Phase",
+    "Playbook",
+    "Problem",
     "Project",
     "RemoterunError",
     "RuleChanges",
     "Run",
+    "RunStatus",
+    "Running",
+    "SecretSource",
+    "Severity",
     "Status",
+    "Step",
     "aplay",
+    "arun_program",
+    "arun_script",
     "play",
+    "run_program",
+    "run_script",
+    "to_json",
 ]
 
 

@@ -10,12 +10,12 @@ import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from remoterun.api import aplay, secrets_of
+from remoterun.api import carry_out, secrets_of
 from remoterun.cli import signals
 from remoterun.cli.asking import Asker, can_ask
 from remoterun.cli.backlog import Backlog
 from remoterun.cli.options import Format, Showing
-from remoterun.cli.output import no_output, tell, write, write_document
+from remoterun.cli.output import no_output, read_to_the_end, tell, write, write_pieces
 from remoterun.console.outlet import Outlet
 from remoterun.errors import ConfigError, Problem, clean
 from remoterun.events import OutcomeReady, TargetMoved
@@ -113,7 +113,7 @@ class _Performance:
         outlets = console.outlets if lines is None else (*console.outlets, lines)
         backlog = Backlog(outlets, self._control, len({job.target.id for job in self._plan.jobs}))
         try:
-            return await aplay(
+            return await carry_out(
                 self._plan,
                 self._listener(console, lines, backlog),
                 self._control,
@@ -209,21 +209,22 @@ async def _tick(console: Console) -> None:
 def print_run(run: Run, showing: Showing, *, programs: bool) -> None:
     """Print the run in the chosen format."""
     if showing.output is Format.JSON:
-        from remoterun.report import to_json
+        from remoterun.report import json_pieces
 
-        write_document(to_json(run))
+        write_pieces(json_pieces(run))
     elif showing.output is Format.TABLE and programs:
         from remoterun.report import short_summary
 
         if not showing.quiet:
             tell(short_summary(run, width=_width(), color=use_color(sys.stderr)))
     elif showing.output is Format.TABLE:
-        from remoterun.report import table
+        from remoterun.report import write_table
 
         if sys.stdout.isatty() and sys.stderr.isatty() and not showing.quiet:
             # On one screen the lines of the finished targets stand right above.
             tell("\n")
-        write(table(run, width=_width(), color=use_color(sys.stdout), verbose=showing.verbose))
+        with read_to_the_end():
+            write_table(run, write, width=_width(), color=use_color(sys.stdout), verbose=showing.verbose)
 
 
 def _width() -> int:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from remoterun.api import Choice, Project, aplay
+from remoterun.api import Choice, Project, carry_out
 from remoterun.model import ExecWork, Job, Outcome, PayloadWork, Plan, ScriptWork, Status, Work
 from tests.support.lab import Lab, LabHost
 from tests.support.project import write_project
@@ -119,7 +119,7 @@ def play(folder: Path, host: LabHost, words: list[bytes], env: dict[str, str], g
     )
     jobs = tuple(Job(target=target, step=index, work=work, env=env) for index, work in enumerate(works))
     plan = Plan(run_id="hostile", playbook="hostile", playbook_sha256=None, jobs=jobs)
-    return list(asyncio.run(aplay(plan)).outcomes)
+    return list(asyncio.run(carry_out(plan)).outcomes)
 
 
 @pytest.mark.lab
@@ -160,7 +160,7 @@ def test_script_of_a_megabyte_with_megabyte_arguments_arrives(lab: Lab, tmp_path
     source = ECHO + b"#" + b"'\"$`\\{}!* " * 100_000 + b"\n"
     job = Job(target=target, step=0, work=ScriptWork(name="big.py", source=source, args=(word, word)))
     plan = Plan(run_id="big", playbook="big", playbook_sha256=None, jobs=(job,))
-    (outcome,) = asyncio.run(aplay(plan)).outcomes
+    (outcome,) = asyncio.run(carry_out(plan)).outcomes
     assert outcome.status is Status.OK, outcome
     assert outcome.stdout.data == packed([word, word])
 

@@ -1,8 +1,7 @@
-"""Put the rooms together: from names and files to a plan, and from a plan to its run."""
+"""From names and files to a plan that is whole and checked, before any login."""
 
 from __future__ import annotations
 
-import asyncio
 import secrets
 from dataclasses import field, replace
 from datetime import UTC, datetime
@@ -16,17 +15,14 @@ from remoterun.inventory.here import path_targets
 from remoterun.inventory.words import LONGEST_WORD
 from remoterun.model import (
     ExecWork,
-    Host,
     Job,
     Json,
     Limits,
-    Manner,
     OtherWork,
     PayloadWork,
     Plan,
     Playbook,
     RuleChanges,
-    Run,
     ScriptWork,
     SecretRef,
     SecretSource,
@@ -42,11 +38,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from remoterun.catalog import Catalog, PayloadInfo
-    from remoterun.events import OnEvent
-    from remoterun.runner import Control
-    from remoterun.secrets import Vault
-    from remoterun.transports.keyring import Ask
-    from remoterun.transports.survey import HostKeys
 
 CHECK: Final = "check-ckpt"
 
@@ -55,14 +46,16 @@ CHECK: Final = "check-ckpt"
 class Choice:
     """Say where something is to run and under which settings; every field is what a flag of the command line says.
 
-    `on`, `without` and `only` are selection patterns: union, minus, intersection. `params` holds ``--set`` texts by
-    parameter name, typed by the payload's schema. `rules` are laid over those of the playbook. `limits` are in seconds.
+    `on`, `without` and `only` are selection patterns: union, minus, intersection. `values` are parameters as JSON has
+    them, and `params` over these the texts of ``--set``, typed by the payload's schema. `rules` are laid over those of
+    the playbook. `limits` are in seconds.
     `secrets` are variables of the environment, by name, whose values are fetched when the run starts.
     """
 
     on: tuple[str, ...] = ()
     without: tuple[str, ...] = ()
     only: tuple[str, ...] = ()
+    values: Mapping[str, Json] = field(default_factory=dict)
     params: Mapping[str, str] = field(default_factory=dict)
     rules: RuleChanges = RuleChanges()
     limits: Mapping[str, float | None] = field(default_factory=dict)
@@ -124,15 +117,17 @@ class Project:
             on, choice.without, choice.only, choice.overrides, where="--on" if choice.on else where
         )
 
-    def plan_play(self, name: str, choice: Choice) -> Plan:
-        """Plan a playbook, or a payload as a playbook of its own name, whole and checked, before any login.
+    def plan_play(self, playbook: str | Playbook, choice: Choice) -> Plan:
+        """Plan a playbook, by its name too, or a payload as a playbook of its own name.
 
         Raises:
             ConfigError: with every problem found.
         """
-        playbook = find_playbook(self.root, name, self.catalog.names())
+        if isinstance(playbook, str):
+            playbook = find_playbook(self.root, playbook, self.catalog.names())
         where = f"{playbook.source or playbook.name}: targets"
-        return self._planned(playbook, choice, lambda: self.select(choice, playbook.targets, where))
+        patterns = playbook.targets
+        return self._planned(playbook, choice, lambda: self.select(choice, patterns, where))
 
     def plan_check(self, paths: Sequence[str], choice: Choice, *, fail_on: Severity = Severity.SUSPECT) -> Plan:
         """Plan the audit of checkpoints on this machine: each path is a target of its own, one after the other.
@@ -142,7 +137,7 @@ class Project:
         Raises:
             ConfigError: with every path that is not there, and every other problem.
         """
-        if "root" in choice.params:
+        if "root" in {**choice.values, **choice.params}:
             raise ConfigError(Problem(path="--set root", message="is what the paths say: name the folder there"))
         flags = (choice.overrides or Overrides()).checked()
         playbook = Playbook(name=CHECK, steps=(Step(payload=CHECK, fail_on=fail_on),))
@@ -153,7 +148,7 @@ class Project:
 
     def _planned(self, playbook: Playbook, choice: Choice, select: Callable[[], Sequence[Target]]) -> Plan:
         payloads = self._payloads(playbook)
-        given = _given(choice.params, payloads)
+        given = _given(choice, payloads)
         jobs: list[Job] = []
         problems = _rule_problems(playbook, payloads, choice.rules) + _secret_problems(playbook, choice)
         targets: Sequence[Target] = ()
@@ -262,14 +257,17 @@ def _job(
     )
 
 
-def _given(texts: Mapping[str, str], payloads: Sequence[PayloadInfo]) -> list[dict[str, Json]]:
-    """Type the ``--set`` texts by each step's payload; a name that no step knows is a problem."""
+def _given(choice: Choice, payloads: Sequence[PayloadInfo]) -> list[dict[str, Json]]:
+    """Share out the parameters of a choice; a name that no step knows is a problem."""
     result: list[dict[str, Json]] = [{} for _ in payloads]
-    for name, text in texts.items():
+    for name in {**choice.values, **choice.params}:
         takers = [index for index, payload in enumerate(payloads) if name in {param.name for param in payload.params}]
         # When none takes it, the first one says what it knows.
         for index in takers or [0]:
-            result[index][name] = payloads[index].parse_param(name, text)
+            if name in choice.params:
+                result[index][name] = payloads[index].parse_param(name, choice.params[name])
+            else:
+                result[index][name] = choice.values[name]
     return result
 
 
@@ -339,84 +337,3 @@ def _plan(
         targets_at_once=choice.targets_at_once,
         use_cache=choice.use_cache,
     )
-
-
-async def aplay(
-    plan: Plan,
-    on_event: OnEvent | None = None,
-    control: Control | None = None,
-    earlier: Run | None = None,
-    *,
-    vault: Vault | None = None,
-    ask: Ask | None = None,
-    manner: Manner = Manner.FOLLOW,
-) -> Run:
-    """Carry out a plan inside a running event loop.
-
-    Cancelling the task leaves at once; `control` ends the run in an orderly way. `earlier` is what is known of a run
-    that is taken up again. `vault` holds the plan's secrets, which are fetched here when it is left out; `ask` asks a
-    person for passphrases of keys and passwords. In another
-    `manner` than to follow the run, outcomes of targets still at work are `running`.
-
-    Raises:
-        ConfigError: secrets cannot be had; nothing was started then.
-    """
-    from remoterun.runner import execute
-
-    if vault is None:
-        from remoterun.transports.dial import in_daemon
-
-        vault = await in_daemon(lambda: secrets_of(plan, earlier))
-    try:
-        return await execute(plan, on_event or _ignore, control, earlier, vault=vault, manner=manner, ask=ask)
-    except Exception as error:
-        clean = vault.bug(error)
-        if clean is error:
-            raise
-        raise clean from None
-
-
-def secrets_of(plan: Plan, earlier: Run | None = None, on_missing: Callable[[Problem], None] | None = None) -> Vault:
-    """Fetch the secrets that a plan needs, but for what `earlier` has done of it. Blocks.
-
-    Where nothing is to be started, `on_missing` may take each one that cannot be had: it stays in the output then.
-
-    Raises:
-        ConfigError: with every one that cannot be had.
-    """
-    from remoterun.secrets import open_vault
-
-    done = [(outcome.target, outcome.step) for outcome in (earlier.outcomes if earlier else ())]
-    return open_vault(plan, done, on_missing)
-
-
-async def look_at_host_keys(hosts: Sequence[Host], connect_s: float | None, ask: Ask | None = None) -> list[HostKeys]:
-    """Look at the keys that hosts and the jump hosts on the way to them offer; only at jump hosts anybody logs in."""
-    from remoterun.transports.pool import import_asyncssh
-
-    import_asyncssh()
-    from remoterun.transports.survey import survey
-
-    return await survey(hosts, connect_s, ask)
-
-
-def play(
-    name: str,
-    *,
-    project: Path | None = None,
-    on: Sequence[str] = (),
-    params: Mapping[str, str] | None = None,
-    limits: Mapping[str, float | None] | None = None,
-    on_event: OnEvent | None = None,
-) -> Run:
-    """Play a playbook or payload and return its run. Not for use inside a running event loop: see `aplay`.
-
-    Raises:
-        ConfigError: when anything in the project or the arguments is wrong; nothing was started then.
-    """
-    choice = Choice(on=tuple(on), params=params or {}, limits=limits or {})
-    return asyncio.run(aplay(Project.load(project).plan_play(name, choice), on_event))
-
-
-def _ignore(event: object) -> None:
-    """Take no note of events."""
