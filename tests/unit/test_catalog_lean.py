@@ -1,10 +1,11 @@
-"""Built-in payloads travel without docstrings and comments, and mean the same."""
+"""Built-in payloads travel without docstrings, comments and types, and mean the same."""
 
 from __future__ import annotations
 
 import ast
 import io
 import tokenize
+import typing
 import zipfile
 import zlib
 from pathlib import Path
@@ -16,7 +17,7 @@ from remoterun.catalog import Catalog
 from remoterun.catalog.lean import lean
 
 FOLDER = Path(remoterun.__file__).parent
-MODULES = sorted(path.relative_to(FOLDER).as_posix() for path in FOLDER.rglob("*.py"))
+MODULES = sorted(path.relative_to(FOLDER).as_posix() for path in FOLDER.glob("payloads/*/**/*.py"))
 
 
 def _documented(code: str) -> list[ast.AST]:
@@ -24,8 +25,43 @@ def _documented(code: str) -> list[ast.AST]:
     return [node for node in ast.walk(ast.parse(code)) if isinstance(node, kinds)]
 
 
+class _Untyped(ast.NodeTransformer):
+    """Take out of a tree what only type checkers look at."""
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
+        node.returns = None
+        return self.generic_visit(node)
+
+    def visit_arg(self, node: ast.arg) -> ast.AST:
+        node.annotation = None
+        return node
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST:
+        node.annotation = ast.Constant(0)
+        return self.generic_visit(node)
+
+    def visit_Assign(self, node: ast.Assign) -> ast.AST:
+        value = node.value.value if isinstance(node.value, ast.Subscript) else node.value
+        typing = {"Callable", "Dict", "List", "Optional", "Tuple", "Union"}
+        called = isinstance(value, ast.Call) and isinstance(value.func, ast.Name) and value.func.id == "TypeVar"
+        if called or (value is not node.value and isinstance(value, ast.Name) and value.id in typing):
+            node.value = ast.Constant(0)
+        return self.generic_visit(node)
+
+    def visit_If(self, node: ast.If) -> ast.AST | None:
+        if isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING" and not node.orelse:
+            return None
+        return self.generic_visit(node)
+
+    def visit_Name(self, node: ast.Name) -> ast.AST:
+        return ast.Constant(0) if node.id == "TYPE_CHECKING" else node
+
+    def visit_ImportFrom(self, node: ast.ImportFrom) -> ast.AST | None:
+        return None if node.module == "typing" else node
+
+
 def _meaning(code: str) -> str:
-    """Write out the tree of some code, without docstrings or what stands in their place."""
+    """Write out the tree of some code, without types, and docstrings or what stands in their place."""
     tree = ast.parse(code)
     for node in ast.walk(tree):
         body = getattr(node, "body", None)
@@ -33,7 +69,15 @@ def _meaning(code: str) -> str:
             first = body[0]
             if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant):
                 del body[0]
-    return ast.dump(tree)
+    return ast.dump(_Untyped().visit(tree))
+
+
+def _unknown(code: str) -> set[str]:
+    """Return what a module imports from typing no more, but still names."""
+    tree = ast.parse(code)
+    imports = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+    known = {alias.name for node in imports for alias in node.names}
+    return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and node.id in typing.__all__} - known
 
 
 @pytest.mark.parametrize("module", MODULES)
@@ -44,29 +88,49 @@ def test_lean_code_means_the_same(module: str) -> None:
     compile(short, module, "exec", dont_inherit=True)
     assert short.count("\n") == code.count("\n")
     assert not [node for node in _documented(short) if ast.get_docstring(node)]  # type: ignore[arg-type]
-    comments = [
-        token
-        for token in tokenize.generate_tokens(io.StringIO(short).readline)
-        if token.type == tokenize.COMMENT and token.line.lstrip().startswith("#")
+    assert not [
+        token for token in tokenize.generate_tokens(io.StringIO(short).readline) if token.type == tokenize.COMMENT
     ]
-    assert not comments
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_lean_code_imports_what_it_names(module: str) -> None:
+    assert not _unknown(lean((FOLDER / module).read_text("utf-8")))
 
 
 CODE = '''\
 """Say what
 this is."""
 # Why.
+from typing import TYPE_CHECKING, Dict, List, Optional, Tuple
+
 A = """
 # no comment
 """
-B = ("#", '#', "it's # not", 'say "#"')  # stays
+B = ("#", '#', "it's # not", 'say "#"')  # goes
+Names = Dict[str, List[int]]
+if TYPE_CHECKING:
+    from a import b
+
+    C = 1
+
+
+class D(Tuple[int, ...]):
+    a: Dict[str, Names]
+    b: Optional[int] = None
 
 
 def f(
     a: str = ":",
+    *b: Callable[[D], str],
 ) -> str:
     """Say it."""
     # Why.
+    c: List[int] = [1]
+    d = {
+        a: b
+        for a in c
+    }
     return f(
         """
         text
@@ -77,22 +141,40 @@ LEAN = '''\
 
 
 
+from typing import Tuple
+
 A = """
 # no comment
 """
-B = ("#", '#', "it's # not", 'say "#"')  # stays
+B = ("#", '#', "it's # not", 'say "#"')
+Names = 0
+
+
+
+
+
+
+class D(Tuple[int, ...]):
+\ta:0
+\tb:0 = None
 
 
 def f(
-    a: str = ":",
-) -> str:
-    0
-    |
-    return f(
-        """
+\ta=":",
+\t*b,
+):
+\t0
+
+\tc:0 = [1]
+\td = {
+\t\ta: b
+\t\tfor a in c
+\t}
+\treturn f(
+\t\t"""
         text
         """
-    )
+\t)
 '''
 OWN = '''\
 # /// payload
@@ -109,7 +191,7 @@ def run(ctx):
 
 
 def test_what_looks_like_a_comment_stays() -> None:
-    assert lean(CODE) == LEAN.replace("|", "")
+    assert lean(CODE) == LEAN
 
 
 def test_only_built_in_payloads_travel_lean(tmp_path: Path) -> None:
@@ -123,4 +205,4 @@ def test_only_built_in_payloads_travel_lean(tmp_path: Path) -> None:
 
 
 def test_what_a_cold_target_is_sent_is_small() -> None:
-    assert len(zlib.compress(Catalog.load(None).find("check-ckpt").pack().data, 9)) <= 150_000
+    assert len(zlib.compress(Catalog.load(None).find("check-ckpt").pack().data, 9)) <= 140_000

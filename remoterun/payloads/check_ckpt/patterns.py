@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, AnyStr, cast
+from typing import TYPE_CHECKING, Any, AnyStr
 
 if TYPE_CHECKING:
     from re import Pattern
@@ -22,4 +22,5 @@ class _Later:
 
 def pattern(text: AnyStr, flags: int = 0) -> Pattern[AnyStr]:
     """Return what `re.compile` does."""
-    return cast("Pattern[AnyStr]", _Later(text, flags))
+    later: Pattern[AnyStr] = _Later(text, flags)  # type: ignore[assignment]
+    return later

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import importlib
 import re
-from typing import TYPE_CHECKING, Iterable, List, Tuple, cast
+from typing import TYPE_CHECKING, Iterable, List, Tuple
 
 from ..patterns import pattern
 
@@ -37,4 +37,5 @@ def that_may_claim(names: Iterable[str]) -> List[str]:
 
 def family(module: str) -> Family:
     """Return a family."""
-    return cast("Family", importlib.import_module("%s.%s" % (__package__, module)))
+    found: Family = importlib.import_module("%s.%s" % (__package__, module))
+    return found

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import os
-import threading
-from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Sequence, Tuple
+from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Tuple
 
 from ..records import Record
 from ..source import Source, identity
 
 if TYPE_CHECKING:
     from types import TracebackType
-    from typing import Optional, Protocol, Type
+    from typing import Optional, Protocol, Sequence, Type
 
     from ..model import Checkpoint
 
@@ -32,6 +31,9 @@ if TYPE_CHECKING:
             """
             ...
 
+    _Sequence = Sequence[Source]
+else:
+    _Sequence = object
 
 # Files of one checkpoint that are kept open at a time, however many it has.
 _MOST_OPEN = 64
@@ -152,14 +154,13 @@ class _Pooled(Source):
         self.close()
 
 
-class Sources(Sequence[Source]):
+class Sources(_Sequence):
     """Open the files of a checkpoint when they are read, and keep only some of them open."""
 
     def __init__(self, folder: Folder) -> None:
         self._folder = folder
         self._names = list(folder.files)
         self._open: Dict[int, Source] = {}
-        self._lock = threading.Lock()
 
     def __enter__(self) -> Sources:
         return self
@@ -173,14 +174,13 @@ class Sources(Sequence[Source]):
         return len(self._names)
 
     def __getitem__(self, number: Any) -> Any:
-        with self._lock:
-            source = self._open.pop(number, None)
-            if source is None:
-                source = self._folder._first(_Pooled(self._folder.locate(self._names[number])))
-            # The one that was used last stands last. One that a thread still reads is closed when it lets go of it.
-            self._open[number] = source
-            if len(self._open) > _MOST_OPEN:
-                del self._open[next(iter(self._open))]
+        source = self._open.pop(number, None)
+        if source is None:
+            source = self._folder._first(_Pooled(self._folder.locate(self._names[number])))
+        # The one that was used last stands last. One that is still read is closed when its reader lets go of it.
+        self._open[number] = source
+        if len(self._open) > _MOST_OPEN:
+            del self._open[next(iter(self._open))]
         return source
 
     def hold(self) -> None:

@@ -100,7 +100,7 @@ def _header(source: Source) -> Tuple[int, Any]:
         ) from error
 
 
-class _Pairs(List[Tuple[str, Any]]):
+class _Pairs(list):  # type: ignore[type-arg]
     """Keep the entries of a JSON object in order, repeated names too."""
 
 

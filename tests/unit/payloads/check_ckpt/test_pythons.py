@@ -1,19 +1,21 @@
-"""The payload on every Python of this machine from 3.8 on: it compiles and audits with the standard library alone."""
+"""The payload, as it is packed, on every Python here from 3.8 on: it compiles and audits with the standard library."""
 
 from __future__ import annotations
 
+import io
 import json
 import subprocess
+import zipfile
 from pathlib import Path
 
 import pytest
 
+from remoterun.catalog import Catalog
 from tests.support.lab.pythons import pythons
 from tests.unit.payloads.check_ckpt.support import save, training_state
 
 pytestmark = pytest.mark.torch
 
-REPO = Path(__file__).resolve().parents[4]
 SUPPORTED = ("3.8", "3.9", "3.10", "3.11", "3.12", "3.13", "3.14")
 
 SCRIPT = """
@@ -41,7 +43,9 @@ def test_it_runs_on(version: str, tmp_path: Path) -> None:
     state["model_state_dict"]["0.weight"][0, :3] = float("nan")
     state["optimizer_state_dict"]["state"][0]["exp_avg"][0, 0] = float("-inf")
     save(state, tmp_path / "checkpoints" / "step_1" / "c.pt")
-    argv = [pythons()[version], "-E", "-c", SCRIPT, str(REPO / "remoterun/payloads"), str(tmp_path / "checkpoints")]
+    with zipfile.ZipFile(io.BytesIO(Catalog.load(None).find("check-ckpt").pack().data)) as pack:
+        pack.extractall(tmp_path / "pack")
+    argv = [pythons()[version], "-E", "-c", SCRIPT, str(tmp_path / "pack"), str(tmp_path / "checkpoints")]
     done = subprocess.run([*argv, str(tmp_path / "cache")], capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
