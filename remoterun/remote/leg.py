@@ -14,7 +14,7 @@ import zlib
 
 from remoterun.remote.cache import cached_pack, empty_caches, keep_code, keep_pack
 from remoterun.remote.compiled import compiled_pack, keep_compiled
-from remoterun.remote.link import FORGOTTEN, OLDER, attach, peer
+from remoterun.remote.link import ENDING, FORGOTTEN, OLDER, attach, peer, wait_until_ended
 from remoterun.remote.supervisor import supervise
 from remoterun.remote.system import (
     account,
@@ -69,6 +69,7 @@ _PATIENCE_S = 120.0
 _REFUSALS = {
     OLDER: ("taken_over", "a newer connection has taken up the run"),
     FORGOTTEN: ("output_forgotten", "the target keeps the beginning of what the payload said no more"),
+    ENDING: ("lease_expired", "the target waits for nobody any more and is ending the run"),
 }
 
 
@@ -190,6 +191,9 @@ class Leg:
         """Take up a run that goes on here; False where there is none and one is to be started."""
         try:
             found = attach(self.key, self.nonce, wanted)
+            if found == ENDING and not wanted[3]:
+                wait_until_ended(self.key)
+                found = None
         except OSError:
             # It was stopped, or has just ended: the controller asks again.
             return True

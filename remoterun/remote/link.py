@@ -20,7 +20,7 @@ _ASKED = struct.Struct(">8sIQ8s")
 # The answer, the first message that is still kept, how many there are, and the size of what follows: what to know of
 # the run.
 _ANSWER = struct.Struct(">BQQI")
-ACCEPTED, OLDER, FORGOTTEN = 1, 2, 3
+ACCEPTED, OLDER, FORGOTTEN, ENDING = 1, 2, 3, 4
 # Worth nothing a moment later.
 _TRANSIENT = (HEARTBEAT, PROGRESS)
 _MAX_OUT = 1 << 18
@@ -28,6 +28,8 @@ _MAX_TRANSIENT = 1 << 16
 _LINK_BYTES = 65536
 _MAX_WAITING = 8
 _ANSWER_S = 10.0
+# TERM, grace, KILL.
+_ENDING_S = 20.0
 # What a message takes in memory besides its body, about.
 _OVERHEAD = 120
 _SO_PEERCRED = 17
@@ -311,10 +313,13 @@ class Link:
         """Answer a leg.
 
         A connection that was given up may still be on its way here: it must not drive out a newer one. And of two
-        controllers only the one that came last may come back.
+        controllers only the one that came last may come back. Nobody may once the run is being ended.
         """
         if controller in self._ousted or (controller == self._holder[0] and generation < self._holder[1]):
             return OLDER
+        if self.lease is None:
+            # What is said now is kept for nobody, and half of a run is worse than none.
+            return ENDING
         return ACCEPTED if self.spool.first <= number <= self.spool.count else FORGOTTEN
 
 
@@ -383,6 +388,19 @@ def attach(
         return int(verdict)
     caller.setblocking(False)
     return caller, first, count, about
+
+
+def wait_until_ended(key: str) -> None:
+    """Wait for the supervisor of a run to be gone.
+
+    Raises:
+        OSError: when it takes longer than any end should.
+    """
+    give_up = time.monotonic() + _ENDING_S
+    while is_listening(key):
+        if time.monotonic() >= give_up:
+            raise OSError("the run does not end")
+        time.sleep(0.05)
 
 
 def _receive(caller: socket.socket, size: int) -> bytes:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -201,6 +202,38 @@ def _json(body: bytes) -> Mapping[str, Json]:
     return value
 
 
+_LATE_S = 2.0
+_STUBBORN = """
+import os, signal, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+for n in range(200):
+    ctx.emit({'n': n, 'supervisor': os.getppid()})
+    time.sleep(0.02)
+"""
+
+
+@pytest.mark.parametrize("call_s", [0.0, _LATE_S], ids=["waits for it", "comes after it"])
+def test_a_leg_that_is_late_is_told_no_half_of_a_run(call_s: float) -> None:
+    """The supervisor stands still until its lease is over, and then ends a payload that goes on emitting for a while.
+
+    What is said then is kept for nobody: a leg that would hear only the end of it is not to be answered.
+    """
+
+    def stand_still(record: Mapping[str, Json], control: Control) -> None:
+        if record["n"] == 5:
+            supervisor = _supervisor(record)
+            (only,) = _legs(supervisor)
+            os.kill(supervisor, signal.SIGSTOP)
+            os.kill(only, signal.SIGKILL)
+            threading.Timer(_LATE_S, os.kill, (supervisor, signal.SIGCONT)).start()
+            time.sleep(call_s)  # whether the next leg finds it standing still is what is tested
+
+    limits = Limits(lease=1.0)
+    outcome = play(payload(_STUBBORN), at_record=stand_still, limits=limits)
+    assert (outcome.status, _code(outcome)) == (Status.LOST, "lease_expired"), outcome.error
+    assert _numbers(outcome) == list(range(len(outcome.records)))
+
+
 # --- left alone, and taken up again ---
 
 
@@ -270,6 +303,30 @@ def test_a_run_that_is_taken_up_is_not_started_twice(tmp_path: Path) -> None:
         done = _execute(plan, Manner.FOLLOW, tell)
         assert done.status is Status.OK
         assert len(pids) == 1
+
+
+_LINGERS = """
+import os, signal, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+with open(ctx.params['pids'], 'a+') as file:
+    file.seek(0)
+    before = file.read().split()
+    file.write('%d\\n' % os.getpid())
+ctx.emit({'before': len(before), 'alive': [pid for pid in before if os.path.exists('/proc/' + pid)]})
+while not before: time.sleep(0.1)
+"""
+
+
+def test_a_run_that_is_being_ended_is_not_started_again_before_it_has_ended(tmp_path: Path) -> None:
+    pids = tmp_path / "pids"
+    with nothing_left() as run_id:
+        plan = _plan(run_id, payload(_LINGERS, pids=str(pids)), Limits(lease=1.0))
+        _execute(plan, Manner.LEAVE)
+        assert wait_until(pids.exists)
+        time.sleep(2)  # its lease is over, and the payload does not let itself be ended
+        again = _execute(plan, Manner.FOLLOW)
+    assert again.status is Status.OK
+    assert again.records == ({"before": 1, "alive": []},)
 
 
 def test_a_run_left_alone_can_be_cancelled(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
@@ -187,24 +188,37 @@ def test_a_controller_that_comes_too_late_is_told_of_the_lease(host: LabHost, pr
     assert "--detach" in outcome["error"]["hint"]
 
 
-@pytest.mark.parametrize("turn", turns(5, 50))
+@pytest.mark.parametrize("turn", turns(10, 50))
 def test_a_killed_controller_leaves_nothing_after_the_lease(
     host: LabHost, project: Project, turn: int, seed: int
 ) -> None:
     chance = random.Random(f"{seed} {turn}")
-    lines = Lines(project, "play", "count", "--on", "cut/200", "--set", "pause=0.05", "--lease", "2s")
-    lines.until("record", chance.randint(1, 60))
-    lines.process.kill()
-    rest, _ = lines.process.communicate(timeout=60)
-    lines.shown += [json.loads(line) for line in rest.splitlines(keepends=True) if line.endswith(b"\n")]
-    kept = _history("show", "last", "--output", "json").outcome("cut/200")
-    told = lines.numbers()
-    assert [record["number"] for record in kept["records"]][: len(told)] == told
+    lines = Lines(project, "play", "count", "--on", "cut/200", "--set", "pause=0.01", "--lease", "2s")
+    _kill_some_time(lines, chance, at_work=turn % 3 != 0)
     if turn % 2:
         _wait_until_empty(host.guest(200))
+    kept = _history("show", "last", "--output", "json")
+    if kept.status == 2:
+        # Killed before it had begun anything.
+        assert lines.numbers() == []
+        return
+    told = lines.numbers()
+    assert [record["number"] for record in kept.outcome("cut/200")["records"]][: len(told)] == told
     done = _history("resume", "last", "--output", "json").outcome("cut/200")
     assert done["status"] == "ok"
     assert [record["number"] for record in done["records"]] == list(range(200))
+
+
+def _kill_some_time(lines: Lines, chance: random.Random, *, at_work: bool) -> None:
+    """Kill a controller at a random moment: at work, or on its way there."""
+    if at_work:
+        lines.until("record", chance.randint(1, 150))
+    else:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            lines.process.wait(chance.uniform(0, 2))
+    lines.process.kill()
+    rest, _ = lines.process.communicate(timeout=60)
+    lines.shown += [json.loads(line) for line in rest.splitlines(keepends=True) if line.endswith(b"\n")]
 
 
 # --- left alone ---

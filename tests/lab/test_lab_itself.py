@@ -315,7 +315,7 @@ def test_nothing_stays_after_a_lab() -> None:
     mounts = Path("/proc/self/mountinfo").read_text()
     with Lab() as lab:
         host = lab.host("gone", guests=[200, guest(201, state="frozen"), guest(202, unprivileged=True)])
-        lab.host("gone-inner", behind=host, guests=[200])
+        lab.host("gone-inner", behind=host, guests=[200], rough="1")
         host.ssh("setsid sleep 1401 </dev/null >/dev/null 2>&1 &")
         host.ssh("pct exec 200 -- sh -c 'setsid sleep 1402 </dev/null >/dev/null 2>&1 &'")
         number = int(lab.folder.name)

@@ -21,6 +21,8 @@ import pytest
 
 from tests.support.campaign import turns
 from tests.support.lab import Guest, Lab, LabHost, Process, guest, wait_for
+from tests.support.lab.rough import Direction
+from tests.support.lab.rough_link import Terms
 from tests.support.project import REMOTERUN, Project, write_project
 from tests.support.watched import Watched
 
@@ -37,8 +39,10 @@ def run(ctx):
 """
 _LIMITS = ("connect=3s", "enter=4s", "upload=4s", "idle=4s", "run=30s")
 _HANG_S = 60.0
+_ONE_WAY: dict[str, Direction] = {"packets there dropped": "there", "packets back dropped": "back"}
+_FAR = Terms(latency_s=0.05, jitter_s=0.02, loss=0.03, reorder=0.1, duplicate=0.02)
 # On the way to a target: nothing of them ends a run, unless together they take as long as its lease.
-_ON_THE_WAY = ("connections killed", "packets dropped", "server away", "slow")
+_ON_THE_WAY = ("connections killed", "packets dropped", *_ONE_WAY, "server away", "slow", "far")
 _IN_THE_GUEST = ("frozen", "leg stopped", "supervisor stopped", "payload stopped")
 _DEADLY = ("leg killed", "supervisor killed", "both killed", "payload killed", "guest stopped")
 _HERE = ("asleep", "interrupted")
@@ -94,8 +98,8 @@ def _draw(chance: random.Random, *, at_work: bool) -> list[Fault]:
 @pytest.fixture(scope="module")
 def hosts(lab: Lab) -> dict[str, LabHost]:
     """Return the hosts that are ill-treated here, and nowhere else."""
-    made = lab.hosts_at_once({f"faulty{number}": [guest(ctid) for ctid in range(200, 204)] for number in range(2)})
-    return {host.name: host for host in made}
+    guests = [guest(ctid) for ctid in range(200, 204)]
+    return {name: lab.host(name, guests=guests, rough=name) for name in ("faulty0", "faulty1")}
 
 
 @pytest.fixture
@@ -180,7 +184,7 @@ class Trial:
                 self.watched.process.send_signal(signal.SIGCONT)
             return
         host = self._hosts[fault.host]
-        if fault.what in ("packets dropped", "slow"):
+        if fault.what in ("packets dropped", *_ONE_WAY, "slow", "far"):
             host.heal()
         elif fault.what == "server away":
             host.start_sshd()
@@ -195,8 +199,12 @@ class Trial:
 def _begin_on_the_way(host: LabHost, what: str) -> None:
     if what == "packets dropped":
         host.drop_packets()
+    elif what in _ONE_WAY:
+        host.rough.drop(_ONE_WAY[what])
     elif what == "slow":
         host.slow_down("200kbit")
+    elif what == "far":
+        host.rough.shape(_FAR)
     elif what == "server away":
         _kill_server(host)
     else:
@@ -241,7 +249,7 @@ def _send(pid: int, number: int) -> None:
         return
 
 
-@pytest.mark.parametrize("turn", turns(5, 100))
+@pytest.mark.parametrize("turn", turns(15, 100))
 def test_whatever_happens_each_target_has_one_true_outcome(
     hosts: dict[str, LabHost], project: Project, tmp_path: Path, turn: int, seed: int
 ) -> None:

@@ -33,7 +33,13 @@ class Watched:
 
     def until_records(self, target: str, count: int) -> None:
         """Wait until a target has emitted so many."""
-        wait_for(lambda: len(self.records(target)) >= count, f"{count} records of {target}", limit_s=60)
+
+        def there() -> bool:
+            ended = self.process.poll()
+            assert ended is None, (ended, self._err.read_text())
+            return len(self.records(target)) >= count
+
+        wait_for(there, f"{count} records of {target}", limit_s=60)
 
     def finish(self, limit_s: float = 60.0, *, statuses: Sequence[int] = (0, 3)) -> list[dict[str, Any]]:
         """Wait for the end, and return the outcomes."""

@@ -16,6 +16,7 @@ from tests.support.lab import machine
 from tests.support.lab.guest import SHIFTED_BY, Guest, GuestSpec, GuestWords
 from tests.support.lab.machine import Content, LabError, Process, run, wait_for, write_file
 from tests.support.lab.network import Segment, Wire
+from tests.support.lab.rough import RoughWire
 from tests.support.lab.seed import HOST_KEY, HostSpec, write_seed
 
 HERE = Path(__file__).parent
@@ -36,6 +37,7 @@ class LabHost:
         self.guests: dict[int, Guest] = {}
         self._folder = folder
         self._wire = wire
+        self._rough: RoughWire | None = None
         self._lock = threading.RLock()
         self._unshare: subprocess.Popen[bytes] | None = None
         self.init_pid = 0
@@ -66,7 +68,10 @@ class LabHost:
             reason = _pipe(self._unshare.stderr).read().decode(errors="replace")
             raise LabError(f"host {self.name} did not come up: {reason.strip()}")
         [self.init_pid] = machine.children_of(self._unshare.pid)
-        self._wire.create(self.init_pid)
+        if self.spec.rough is None:
+            self._wire.create(self.init_pid)
+        else:
+            self._rough = RoughWire(self._wire, self.init_pid, self.spec.rough)
         self.start_sshd()
 
     # --- guests
@@ -251,9 +256,22 @@ class LabHost:
         """Bound the speed of what goes to the host, until `heal`; `rate` as tc words it, such as ``800kbit``."""
         self._wire.narrow(rate)
 
+    @property
+    def rough(self) -> RoughWire:
+        """Return the wire of a host that was made with a rough one.
+
+        Raises:
+            LabError: when it was not.
+        """
+        if self._rough is None:
+            raise LabError(f"host {self.name} has no rough wire")
+        return self._rough
+
     def heal(self) -> None:
         """Let packets pass again, at full speed."""
         self._wire.mend()
+        if self._rough is not None:
+            self._rough.heal()
 
     def segment_behind(self, prefix: str) -> Segment:
         """Return a network that only this host reaches, made on first use; it is a jump host then."""
@@ -268,6 +286,9 @@ class LabHost:
         """End the host: its init, and with it every process, mount and link of it."""
         if self._unshare is None:
             return
+        if self._rough is not None:
+            self._rough.close()
+            self._rough = None
         # The init thaws what is frozen before it ends; a kill would leave the namespace waiting for frozen processes.
         _pipe(self._unshare.stdin).close()
         self._unshare.wait(timeout=60)

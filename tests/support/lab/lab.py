@@ -64,6 +64,7 @@ class Lab:
         files: Mapping[str, Content] | None = None,
         other_nodes: Mapping[str, Sequence[int]] | None = None,
         behind: LabHost | None = None,
+        rough: str | None = None,
     ) -> LabHost:
         """Return the host of that name, made on first use; guests it lacks are added.
 
@@ -80,6 +81,7 @@ class Lab:
             files: absolute path to content, laid over the machine's files.
             other_nodes: container ids by the name of another node of the cluster.
             behind: the host that is the only way to it.
+            rough: the seed of a wire that can do more to packets than cut and slow them; see `LabHost.rough`.
 
         Raises:
             LabError: when the host exists and was made with other words than these.
@@ -95,6 +97,7 @@ class Lab:
             users=tuple(users),
             files=files or {},
             other_nodes=other_nodes or {},
+            rough=rough,
         )
         host = self._named(spec, behind)
         try:

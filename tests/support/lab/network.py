@@ -62,15 +62,20 @@ class Wire:
 
     def create(self, netns_pid: int) -> None:
         """Lay the wire into a host's network namespace and bring both ends up."""
+        self.segment.ip(f"link add {self.port} type veth peer name eth0 netns {netns_pid}")
+        self.bring_up(netns_pid)
+
+    def bring_up(self, netns_pid: int) -> None:
+        """Bring both ends up, once they are there."""
         mac, gateway_mac = self.segment.mac(self.number), self.segment.mac(1)
         self.segment.ip(
-            f"link add {self.port} type veth peer name eth0 address {mac} netns {netns_pid}",
             f"link set {self.port} master {self.segment.bridge} up",
             f"neigh replace {self.address} lladdr {mac} dev {self.segment.bridge} nud permanent",
         )
         ip_batch(
             (
                 "link set lo up",
+                f"link set eth0 address {mac}",
                 f"addr add {self.address}/24 dev eth0",
                 "link set eth0 up",
                 f"neigh replace {self.segment.gateway} lladdr {gateway_mac} dev eth0 nud permanent",

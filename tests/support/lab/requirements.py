@@ -47,6 +47,7 @@ def _missing_in_kernel() -> list[str]:
         "namespaces (mount, uts, net, pid, ipc)": "true",
         "bridges": f"ip link add {bridge} type bridge",
         "veth pairs": f"ip link add {bridge} type veth peer name rrprobe",
+        "TAP devices": f"ip tuntap add dev {bridge} mode tap",
         "overlay mounts": (
             "cd /mnt && mount -t tmpfs lab . && cd /mnt && mkdir u w"
             " && mount -t overlay -o lowerdir=/,upperdir=u,workdir=w lab u"

@@ -44,6 +44,7 @@ class HostSpec:
     users: tuple[User, ...] = USERS
     files: Mapping[str, Content] = field(default_factory=dict)
     other_nodes: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    rough: str | None = None
 
     @property
     def accounts(self) -> tuple[User, ...]:
