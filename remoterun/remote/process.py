@@ -20,6 +20,7 @@ from remoterun.remote.wire import STDERR, STDERR_TAIL, STDOUT, STDOUT_TAIL, to_j
 
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _NICE = 10
+_PAGE = 4096
 # Reads the configuration, then runs the runtime's code from it. It is started as a file: with `-c`, Python 3.13 imports
 # linecache from the working directory, the user's home. Without __file__, multiprocessing's spawn leaves it alone.
 _START = (
@@ -161,8 +162,9 @@ class Payload:
         import io
         import zipfile
 
-        self._folder = private_folder(self._name)
         with zipfile.ZipFile(io.BytesIO(self._code)) as pack:
+            room = sum(member.file_size + _PAGE for member in (*pack.infolist(), pack.getinfo(program)))
+            self._folder = private_folder(self._name, room + self._besides(), runs=True)
             for name in pack.namelist():
                 parts = name.split("/")
                 if name.startswith("/") or ".." in parts or not parts[-1]:
@@ -186,7 +188,7 @@ class Payload:
         try:
             fd = sealed(name, data)
         except (OSError, AttributeError):
-            self._folder = self._folder or private_folder(self._name)
+            self._folder = self._folder or private_folder(self._name, len(self._code) + self._besides(), runs=False)
             path = os.path.join(self._folder, name)
             fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o700)
             try:
@@ -196,6 +198,10 @@ class Payload:
             return path
         self._held.append(fd)
         return "/proc/%d/fd/%d" % (os.getpid(), fd)
+
+    def _besides(self) -> int:
+        """Return about what else than code there is to be put on a disk: a handful of files."""
+        return len(marshal.dumps(self._request)) + 8 * _PAGE
 
     def _environment(self) -> dict[bytes, bytes]:
         """Build the environment from nothing: what a hop passes on differs between versions."""

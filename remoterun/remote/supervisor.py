@@ -7,7 +7,6 @@ nothing of the run is left.
 
 from __future__ import annotations
 
-import errno
 import os
 import select
 import struct
@@ -18,6 +17,7 @@ from remoterun.remote.process import Payload, PayloadError
 from remoterun.remote.system import (
     descendants,
     folder_name,
+    is_full,
     kill_groups,
     kill_quietly,
     marked,
@@ -341,6 +341,5 @@ def supervise(fd: int, nonce: bytes, key: str, request: dict[str, object], code:
 def _why_not(error: Exception) -> tuple[str, str]:
     if isinstance(error, RunsAlreadyError):
         return "runs_already", str(error)
-    full = getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT, errno.ENOMEM)
     known = isinstance(error, (OSError, PayloadError))
-    return "no_space" if full else "start_failed", str(error) if known else repr(error)
+    return "no_space" if is_full(error) else "start_failed", str(error) if known else repr(error)

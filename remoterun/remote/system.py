@@ -7,6 +7,7 @@ takes its place.
 
 from __future__ import annotations
 
+import errno
 import os
 import pwd
 
@@ -34,6 +35,7 @@ __all__ = [
     "descendants",
     "die_with_parent",
     "folder_name",
+    "is_full",
     "kill_groups",
     "kill_quietly",
     "marked",
@@ -254,20 +256,59 @@ def private_paths(name: str) -> list[str]:
     return ["%s/remoterun-%s" % (place, name) for place in places if place.startswith("/")]
 
 
-def private_folder(name: str) -> str:
-    """Make a new folder that only this user can enter, in the first place that takes one.
+def private_folder(name: str, room: int, *, runs: bool) -> str:
+    """Make a new folder that only this user can enter, in the first place with room for so many bytes.
+
+    With `runs`, places that nothing can be executed from come last: Debian mounts /run so.
 
     Raises:
-        OSError: when no place does.
+        OSError: when no place takes it, of one without room if there was one.
     """
+    places = private_paths(name)
+    if runs:
+        places.sort(key=_is_noexec)
     trouble = OSError("no place for a private folder")
-    for path in private_paths(name):
+    for path in places:
         try:
             os.mkdir(path, 0o700)
-            return path
-        except OSError as error:
-            trouble = error
+            if _has_room(path, room):
+                return path
+            error = OSError(errno.ENOSPC, "no room for %d bytes" % room, path)
+            remove_tree(path)
+        except OSError as refused:
+            error = refused
+        trouble = trouble if is_full(trouble) else error
     raise trouble
+
+
+def is_full(error: Exception) -> bool:
+    """Tell that something failed for want of room."""
+    return getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT, errno.ENOMEM)
+
+
+def _is_noexec(path: str) -> bool:
+    try:
+        return bool(os.statvfs(os.path.dirname(path)).f_flag & os.ST_NOEXEC)
+    except (OSError, AttributeError):
+        return False
+
+
+def _has_room(folder: str, size: int) -> bool:
+    """Try it out: what a file system says of itself knows nothing of quotas."""
+    path = os.path.join(folder, "room")
+    try:
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    except OSError:
+        return False
+    try:
+        os.posix_fallocate(fd, 0, size)
+    except (OSError, AttributeError) as error:
+        # Not every system can try.
+        return not is_full(error)
+    finally:
+        os.close(fd)
+        os.unlink(path)
+    return True
 
 
 def remove_tree(path: str) -> None:

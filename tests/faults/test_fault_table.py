@@ -1,27 +1,6 @@
 """What may go wrong with a target in the middle of a run: what is told, how soon, and that nothing of ours stays there.
 
-The rows that have their place elsewhere:
-
-===============================================  =======================================================================
-hostile argv, empty stdin, invalid UTF-8         tests/lab/test_hostile_bytes.py; tests/conformance/test_transports.py
-.bashrc echo, motd, a job that prints            tests/lab/test_noise.py
-a daemon that prints; a payload that closes      tests/faults/test_target_side.py
-fd 1; statuses 255, signals
-a payload that is killed, a family that hides    tests/faults/test_target_kills.py, test_stopped.py
-a stale, damaged or foreign cache                tests/faults/test_target_cache.py; tests/lab/test_states.py
-code or results damaged on their way             tests/faults/test_target_place.py; tests/unit/runner
-every phase stalled, silent networks             tests/lab/test_stalls.py; tests/lab/test_connections.py
-MaxSessions, MaxStartups                         tests/conformance/test_transports_limits.py
-jump host down; host keys unknown or changed     tests/conformance/test_transports_route.py, test_transports_hostkeys.py
-before a run
-agent missing, passphrases without a terminal    tests/conformance/test_transports_login.py; tests/lab/test_prompts.py
-guest stopped, unknown or locked before a run    tests/lab/test_states.py; tests/lab/test_pct_standin.py
-python missing or old, venv missing              tests/lab/test_states.py
-Ctrl-C once and twice, SIGTERM, `| head`         tests/lab/test_documents.py; tests/lab/test_connections.py
-a killed controller                              tests/lab/test_connections.py; tests/cli/test_history.py
-a full disk or a locked history here             tests/cli/test_history.py, test_endings.py
-several of them at once                          tests/lab/test_random_faults.py
-===============================================  =======================================================================
+docs/faults.md is the whole table, and says where the rows are that have their place elsewhere.
 """
 
 from __future__ import annotations
@@ -29,7 +8,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -151,9 +130,9 @@ def _told(outcome: dict[str, Any]) -> tuple[str, str, str | None]:
 # --- disks ---
 
 
-def _lay_over(box: Guest, options: str, then: str = "true") -> None:
-    """Put another file system over every place that could take something of ours."""
-    for place in _PLACES:
+def _lay_over(box: Guest, options: str, then: str = "true", places: Sequence[str] = _PLACES) -> None:
+    """Put another file system over every place that could take something of ours, or some of them."""
+    for place in places:
         box.sh(f"mkdir -p {place} && mount -t tmpfs -o {options} none {place} && cd {place} && {then}", check=True)
 
 
@@ -173,21 +152,63 @@ def test_a_disk_that_takes_nothing_costs_nothing(project: Project, box: Guest, o
         assert outcome["records"] == [{"ran": 80_000}]
 
 
-def test_a_program_with_files_says_when_there_is_no_room_for_them(project: Project, box: Guest) -> None:
+@pytest.fixture
+def many(project: Project) -> Project:
+    """Return the project with a program that has a large file beside it, and another program, which it runs."""
     folder = project.folder / "payloads/many"
     folder.mkdir()
     (folder / "payload.toml").write_text(
         'name = "many"\nversion = "1.0.0"\ndescription = "A program with files."\nprogram = "main"\n'
-        '[pack]\ninclude = ["large"]\n'
+        '[pack]\ninclude = ["large", "helper"]\n'
     )
-    (folder / "main").write_text("#!/bin/sh\necho '{}'\n")
-    (folder / "main").chmod(0o755)
+    (folder / "main").write_text('#!/bin/sh\n"$REMOTERUN_FOLDER/helper" || echo \'{"ran": false}\'\n')
+    (folder / "helper").write_text('#!/bin/sh\nprintf \'{"place": "%s"}\\n\' "${0%/remoterun-*}"\n')
+    for name in ("main", "helper"):
+        (folder / name).chmod(0o755)
     (folder / "large").write_bytes(os.urandom(200_000))
-    for options in ("noexec", "size=1m"):
+    return project
+
+
+@pytest.mark.parametrize(
+    ("options", "then"),
+    [("size=16k", _FILL), ("size=64k", "true"), ("nr_inodes=2", "true"), ("ro", "true"), ("noexec", "true")],
+    ids=["full", "nearly full", "without inodes", "read-only", "noexec"],
+)
+def test_a_place_that_cannot_hold_a_program_is_passed_over(many: Project, box: Guest, options: str, then: str) -> None:
+    _lay_over(box, options, then, places=("/run",))
+    outcome = _play(many, box, "many")
+    assert _told(outcome) == ("ok", "collect", None)
+    assert outcome["records"] == [{"place": "/dev/shm"}]
+
+
+def test_a_program_with_files_says_when_there_is_no_room_for_them(many: Project, box: Guest) -> None:
+    # The program itself is run from memory, what it runs is not.
+    for options, record in (("noexec", {"ran": False}), ("size=1m", {"place": "/run"})):
         _lay_over(box, options)
-        assert _told(_play(project, box, "many")) == ("ok", "collect", None)
+        outcome = _play(many, box, "many")
+        assert _told(outcome) == ("ok", "collect", None)
+        assert outcome["records"] == [record]
     _lay_over(box, "size=64k")
-    assert _told(_play(project, box, "many")) == ("failed", "upload", "no_space")
+    assert _told(_play(many, box, "many")) == ("failed", "upload", "no_space")
+
+
+# --- here ---
+
+_FOREIGN = "Gr\u00f6\u00dfe \u65e5\u672c \U0001f600"
+
+
+@pytest.mark.parametrize("locale", ["C", "POSIX", "de_DE.ISO-8859-1"])
+def test_the_locale_here_changes_nothing(
+    project: Project, box: Guest, monkeypatch: pytest.MonkeyPatch, locale: str
+) -> None:
+    project.payload("foreign", f"def run(ctx):\n    ctx.emit({{'text': {_FOREIGN!r}}})\n    print({_FOREIGN!r})\n")
+    for name, value in {"LC_ALL": locale, "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}.items():
+        monkeypatch.setenv(name, value)
+    outcome = _play(project, box, "foreign")
+    assert _told(outcome) == ("ok", "collect", None)
+    assert (outcome["records"], outcome["stdout"]) == ([{"text": _FOREIGN}], f"{_FOREIGN}\n")
+    shown = project.run("play", "foreign", "--on", _target(box), "-v")
+    assert (shown.status, "Traceback" in shown.stderr) == (0, False), shown
 
 
 # --- processes of ours, and the payload ---
