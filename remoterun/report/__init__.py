@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from remoterun.report.documents import document, dump, error_document, outcome_document, to_json
+from remoterun.report.documents import document, dump, error_document, json_pieces, outcome_document, to_json
 from remoterun.report.jsonl import event_line
 from remoterun.report.schemas import error_schema, event_schema, run_schema
-from remoterun.report.table import short_summary, table
+from remoterun.report.table import short_summary, table, write_table
 
 __all__ = [
     "document",
@@ -14,9 +14,11 @@ __all__ = [
     "error_schema",
     "event_line",
     "event_schema",
+    "json_pieces",
     "outcome_document",
     "run_schema",
     "short_summary",
     "table",
+    "write_table",
     "to_json",
 ]

@@ -5,7 +5,9 @@ from __future__ import annotations
 import base64
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 from remoterun.model import Captured, ErrorInfo, Finding, Json, LimitHit, Outcome, PayloadRef, Run, RunStatus, Status
@@ -20,6 +22,7 @@ ERROR_SCHEMA: Final = "remoterun/error/1"
 MAX_DEPTH: Final = 64
 """How deep a record may nest; what lies deeper is replaced by `TOO_DEEP`."""
 TOO_DEEP: Final = "[nested too deep]"
+_PIECE: Final = 64 << 10
 
 
 def document(run: Run) -> dict[str, Json]:
@@ -104,7 +107,31 @@ def plain(value: object, depth: int = 0) -> Json:
 
 def to_json(run: Run) -> bytes:
     """Write a run as one JSON document in ASCII, ended by a newline."""
-    return dump(document(run))
+    return b"".join(json_pieces(run))
+
+
+def json_pieces(run: Run) -> Iterator[bytes]:
+    """Write the same in pieces, of its records never more than some in memory."""
+    outcomes = _Each(
+        {**outcome_document(replace(outcome, records=())), "records": _Each(map(plain, outcome.records))}
+        for outcome in run.outcomes
+    )
+    whole = {**document(replace(run, outcomes=())), "counts": counts(run.outcomes), "outcomes": outcomes}
+    return in_pieces(chain(_indented(whole, 0), "\n"))
+
+
+def in_pieces(parts: Iterable[str]) -> Iterator[bytes]:
+    """Put small texts in ASCII together, so that each piece is worth a call."""
+    held: list[str] = []
+    size = 0
+    for part in parts:
+        held.append(part)
+        size += len(part)
+        if size >= _PIECE:
+            yield "".join(held).encode("ascii")
+            held, size = [], 0
+    if held:
+        yield "".join(held).encode("ascii")
 
 
 def dump(value: Mapping[str, Json]) -> bytes:
@@ -112,22 +139,32 @@ def dump(value: Mapping[str, Json]) -> bytes:
     return "".join((*_indented(value, 0), "\n")).encode("ascii")
 
 
+class _Each:
+    """Stand for a list whose items are made one by one, when they are written."""
+
+    def __init__(self, items: Iterable[object]) -> None:
+        self.items = items
+
+
 def _indented(value: object, level: int) -> Iterator[str]:
     """Indent the outer four levels; what lies inside goes through the C encoder, which cannot indent but is fast."""
-    items: list[tuple[str, object]] = []
+    items: Iterable[tuple[str, object]] = ()
+    opening, closing = "[]"
     if level in {0, 2} and isinstance(value, Mapping):
-        items = [(f"{json.dumps(key)}: ", item) for key, item in value.items()]
-    elif level in {1, 3} and isinstance(value, list):
-        items = [("", item) for item in value]
-    if not items:
+        items = ((f"{json.dumps(key)}: ", item) for key, item in value.items())
+        opening, closing = "{}"
+    elif level in {1, 3} and isinstance(value, list | _Each):
+        items = (("", item) for item in (value.items if isinstance(value, _Each) else value))
+    else:
         yield json.dumps(value, allow_nan=False)
         return
-    opening, closing = "{}" if isinstance(value, Mapping) else "[]"
     margin = "\n" + "  " * level
-    for index, (label, item) in enumerate(items):
-        yield f"{',' if index else opening}{margin}  {label}"
+    empty = True
+    for label, item in items:
+        yield f"{opening if empty else ','}{margin}  {label}"
         yield from _indented(item, level + 1)
-    yield f"{margin}{closing}"
+        empty = False
+    yield f"{opening}{closing}" if empty else f"{margin}{closing}"
 
 
 def _error(error: ErrorInfo | None) -> Json:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from remoterun.events import Event, OutcomeReady, RecordArrived, RunFinished, RunStarted
@@ -10,9 +11,11 @@ from remoterun.report.documents import counts, outcome_document, plain
 from remoterun.version import VERSION
 
 if TYPE_CHECKING:
-    from remoterun.model import Json, Run
+    from remoterun.model import Json, Outcome, Run
 
 EVENT_SCHEMA: Final = "remoterun/event/1"
+RECORDS_AGAIN: Final = 1 << 20
+"""Characters of records that an outcome's line holds at most: each has had a line of its own."""
 
 
 def event_line(event: Event) -> bytes | None:
@@ -30,7 +33,7 @@ def _body(event: Event) -> dict[str, Json] | None:
         case RecordArrived():
             return {"type": "record", "target": plain(event.target), "step": event.step, "record": plain(event.record)}
         case OutcomeReady():
-            return {"type": "outcome", **outcome_document(event.outcome)}
+            return {"type": "outcome", **_outcome(event.outcome)}
         case RunFinished():
             return _finished(event.run)
     return None
@@ -48,6 +51,18 @@ def _started(event: RunStarted) -> dict[str, Json]:
             {"target": plain(job.target.id), "name": plain(job.target.name), "step": job.step} for job in plan.jobs
         ],
     }
+
+
+def _outcome(outcome: Outcome) -> dict[str, Json]:
+    """Turn an outcome into its document, with its records unless they would make a line that nobody wants to read."""
+    records: list[Json] = []
+    size = 0
+    for record in outcome.records:
+        records.append(plain(record))
+        size += len(json.dumps(records[-1], allow_nan=False))
+        if size > RECORDS_AGAIN:
+            return {**outcome_document(replace(outcome, records=())), "records_left_out": len(outcome.records)}
+    return {**outcome_document(replace(outcome, records=())), "records": records}
 
 
 def _finished(run: Run) -> dict[str, Json]:

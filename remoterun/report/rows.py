@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING, Final
 
 from remoterun.errors import clean
-from remoterun.model import Finding, Json, Outcome, Severity
+from remoterun.model import Finding, Json, Severity
 from remoterun.records import dataclass
 from remoterun.report.documents import plain
 from remoterun.report.facts import digest, is_probe
@@ -24,7 +24,7 @@ from remoterun.report.text import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 MAX_ROWS: Final = 200
 """Checkpoints shown of one outcome without -v; those that are not ok are always shown."""
@@ -61,6 +61,9 @@ _COLUMNS: Final = (
 )
 _RARE_COLUMN: Final = ("opt_inf", "inf_optimizer")
 _COUNTS_OF_ILLS: Final = frozenset({"nan_w", "inf_w", "opt_nan", "opt_inf"})
+# What is remembered of a target that makes names up.
+_MOST_RULES: Final = 1000
+_LONGEST_TIME: Final = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,17 +80,57 @@ class Grid:
         return 2 + self.name + 1 + sum(1 + width for _, _, width in self.columns) + 2 + self.verdict
 
 
-def checkpoint_grid(outcomes: Sequence[Outcome]) -> Grid:
+class Survey:
+    """Look once over the records of an outcome: how many there are of each kind, how wide, and what they add up to."""
+
+    def __init__(self, records: Iterable[Mapping[str, Json]]) -> None:
+        self.checkpoints = self.summaries = self.series = self.others = 0
+        self.widths = dict.fromkeys((label for label, _ in (*_COLUMNS, _RARE_COLUMN)), 0)
+        self.name = self.verdict = 0
+        self.has_rare = False
+        self.ignored: dict[str, int] = {}
+        self.cached = 0
+        self.checked_at: tuple[str, str] | None = None
+        """The earliest and the latest check that verdicts are from."""
+        for record in records:
+            self._add(record)
+
+    def _add(self, record: Mapping[str, Json]) -> None:
+        if is_checkpoint(record):
+            self.checkpoints += 1
+            self._measure(record)
+        elif is_series(record):
+            self.series += 1
+        elif is_summary(record):
+            self.summaries += 1
+        else:
+            self.others += 1
+            return
+        _count_ignored(self.ignored, record)
+
+    def _measure(self, record: Mapping[str, Json]) -> None:
+        for label, key in (*_COLUMNS, _RARE_COLUMN):
+            self.widths[label] = max(self.widths[label], cells(_field(record, label, key)))
+        self.has_rare = self.has_rare or _is_ill(record, *_RARE_COLUMN)
+        self.name = max(self.name, cells(_name(record)))
+        self.verdict = max(self.verdict, cells(_verdict(record)))
+        if record.get("cached") is True:
+            self.cached += 1
+            time = scalar(record.get("checked_at"))[:_LONGEST_TIME]
+            first, last = self.checked_at or (time, time)
+            self.checked_at = min(first, time), max(last, time)
+
+
+def checkpoint_grid(surveys: Sequence[Survey]) -> Grid:
     """Size the columns so that the checkpoints of these outcomes stand in line."""
-    rows = [record for outcome in outcomes for record in outcome.records if is_checkpoint(record)]
-    rare = any(_is_ill(row, *_RARE_COLUMN) for row in rows)
+    rare = any(survey.has_rare for survey in surveys)
     columns = (*_COLUMNS, _RARE_COLUMN) if rare else _COLUMNS
     return Grid(
         columns=tuple(
-            (label, key, max((cells(_field(row, label, key)) for row in rows), default=0)) for label, key in columns
+            (label, key, max((survey.widths[label] for survey in surveys), default=0)) for label, key in columns
         ),
-        name=max((cells(_name(row)) for row in rows), default=0),
-        verdict=max((cells(_verdict(row)) for row in rows), default=0),
+        name=max((survey.name for survey in surveys), default=0),
+        verdict=max((survey.verdict for survey in surveys), default=0),
     )
 
 
@@ -151,7 +194,9 @@ def checkpoint_row(page: Page, record: Mapping[str, Json], grid: Grid, *, verbos
     page.line(Span(_checked(record), "dim"), indent=4)
     page.line(*_loaded(record, verbose=verbose), indent=4, hang=2)
     if verbose:
-        page.line(Span(_ignored([record]), "dim"), indent=4, hang=2)
+        ignored: dict[str, int] = {}
+        _count_ignored(ignored, record)
+        page.line(Span(_ignored(ignored), "dim"), indent=4, hang=2)
         page.line(Span(_checkpoint_details(record), "dim"), indent=4, hang=2)
 
 
@@ -184,28 +229,27 @@ def _loaded(record: Mapping[str, Json], *, verbose: int) -> list[Span]:
     return [Span(f"{who} refuses it: {error}{cost}" if accepted is False else f"not loaded: {error}{cost}", "dim")]
 
 
-def _ignored(records: Sequence[Mapping[str, Json]]) -> str:
+def _count_ignored(counts: dict[str, int], record: Mapping[str, Json]) -> None:
     """Count the findings that were ignored, by rule."""
-    counts: dict[str, int] = {}
-    for record in records:
-        ignored = record.get("ignored")
-        for rule, count in ignored.items() if isinstance(ignored, dict) else ():
-            if isinstance(count, int):
-                counts[rule] = counts.get(rule, 0) + count
+    ignored = record.get("ignored")
+    for rule, count in ignored.items() if isinstance(ignored, dict) else ():
+        if isinstance(count, int) and (rule in counts or len(counts) < _MOST_RULES):
+            counts[rule] = counts.get(rule, 0) + count
+
+
+def _ignored(counts: Mapping[str, int]) -> str:
     told = [plural(count, f"finding of {rule}", f"findings of {rule}") for rule, count in sorted(counts.items())]
     return f"ignored  {', '.join(told)}" if told else ""
 
 
-def sums_lines(page: Page, records: Sequence[Mapping[str, Json]]) -> None:
+def sums_lines(page: Page, survey: Survey) -> None:
     """Add what holds for many checkpoints: how many findings were ignored, how many verdicts are from earlier."""
-    own = [record for record in records if is_checkpoint(record)]
-    page.line(
-        Span(_ignored([*own, *filter(is_series, records), *filter(is_summary, records)]), "warn"), indent=2, hang=9
-    )
-    times = [scalar(record.get("checked_at")) for record in own if record.get("cached") is True]
-    if times:
-        earliest = f", checked {min(times)}{' and later' if len(set(times)) > 1 else ''}"
-        page.line(Span(f"cached   {len(times)} of {plural(len(own), 'checkpoint')}{earliest}", "dim"), indent=2, hang=9)
+    page.line(Span(_ignored(survey.ignored), "warn"), indent=2, hang=9)
+    if survey.checked_at is not None:
+        first, last = survey.checked_at
+        earliest = f", checked {first}{' and later' if last != first else ''}"
+        count = plural(survey.checkpoints, "checkpoint")
+        page.line(Span(f"cached   {survey.cached} of {count}{earliest}", "dim"), indent=2, hang=9)
 
 
 # --- any record -----------------------------------------------------------------------------------

@@ -83,7 +83,10 @@ def event_schema() -> dict[str, Json]:
                 "jobs": _array("Each of these gets exactly one outcome.", job),
             },
         ),
-        "record": ("A record, as it arrives; its outcome holds it again.", {**place, "record": _record()}),
+        "record": (
+            "A record, as it arrives; its outcome holds it again, where it has few.",
+            {**place, "record": _record()},
+        ),
         "run_finished": (
             "The last line.",
             {
@@ -100,7 +103,12 @@ def event_schema() -> dict[str, Json]:
     lines: list[Json] = [
         _object(text, {**tag, "type": {"const": kind}, **fields}) for kind, (text, fields) in kinds.items()
     ]
-    outcome = _object("An outcome, as soon as it is known.", {**tag, "type": {"const": "outcome"}})
+    left_out = _integer("How many records it has, where they are too many for a line and `records` is empty.")
+    outcome = _object(
+        "An outcome, as soon as it is known.",
+        {**tag, "type": {"const": "outcome"}},
+        optional={"records_left_out": left_out},
+    )
     lines.append({"allOf": [outcome, {"$ref": "#/$defs/outcome"}]})
     return {
         "$schema": _DIALECT,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from remoterun.errors import clean
@@ -35,7 +36,9 @@ from remoterun.report.text import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from remoterun.model import Json
 
 _PHASES: Final = ("queued", "connect", "enter", "upload", "run", "total")
 _WITH_PAYLOAD: Final = frozenset({Phase.RUN, Phase.COLLECT})
@@ -47,18 +50,33 @@ def table(run: Run, *, width: int, color: bool, verbose: int = 0) -> str:
     `verbose` 1 shows facts, timings, logs, evidence and records whole, 2 also output and noise of what went well.
     """
     page = Page(width, color=color)
+    _fill(page, run, verbose)
+    return page.text()
+
+
+def write_table(run: Run, out: Callable[[str], object], *, width: int, color: bool, verbose: int = 0) -> None:
+    """Write the same as it is made: of its records, never more than some are in memory."""
+    page = Page(width, color=color, out=out)
+    _fill(page, run, verbose)
+    page.hand_on()
+
+
+def _fill(page: Page, run: Run, verbose: int) -> None:
     heads = _Heads.of(run.outcomes, page.width)
-    grid = rows.checkpoint_grid(run.outcomes)
     bare = [outcome for outcome in run.outcomes if outcome.error and not _has_body(outcome, verbose)]
-    telling = [outcome for outcome in run.outcomes if not outcome.error or _has_body(outcome, verbose)]
-    for index, outcome in enumerate(telling):
-        if index and (_has_body(outcome, verbose) or _has_body(telling[index - 1], verbose)):
+    telling = [
+        (outcome, rows.Survey(outcome.records))
+        for outcome in run.outcomes
+        if not outcome.error or _has_body(outcome, verbose)
+    ]
+    grid = rows.checkpoint_grid([survey for _, survey in telling])
+    for index, (outcome, survey) in enumerate(telling):
+        if index and (_has_body(outcome, verbose) or _has_body(telling[index - 1][0], verbose)):
             page.gap()
-        _section(page, outcome, heads, grid, verbose=verbose)
+        _section(page, outcome, survey, heads, grid, verbose=verbose)
     _errors(page, bare, heads)
     page.gap()
     page.line(*_totals(run), hang=2)
-    return page.text()
 
 
 def short_summary(run: Run, *, width: int = 80, color: bool = False) -> str:
@@ -74,20 +92,22 @@ def short_summary(run: Run, *, width: int = 80, color: bool = False) -> str:
     return page.text()
 
 
-def outcome_line(outcome: Outcome) -> list[Span]:
-    """Tell one outcome in one line, without its target: status, then the cause or the yield, then the time."""
+def outcome_line(outcome: Outcome, survey: rows.Survey | None = None) -> list[Span]:
+    """Tell one outcome in one line, without its target: status, then the cause or the yield, then the time.
+
+    `survey` is that of its records, where it is there already.
+    """
     if outcome.error:
         return [_status(outcome), Span("  "), *_cause(outcome.error, outcome), Span(f": {outcome.error.message}")]
     total = outcome.timings_s.get("total")
     time = [human_seconds(total)] if total is not None else []
-    return [_status(outcome), Span(f"  {', '.join([*_harvest(outcome), *_severities([outcome]), *time])}", "dim")]
+    harvest = _harvest(survey or rows.Survey(outcome.records))
+    return [_status(outcome), Span(f"  {', '.join([*harvest, *_severities([outcome]), *time])}", "dim")]
 
 
-def _harvest(outcome: Outcome) -> list[str]:
-    checkpoints = sum(map(rows.is_checkpoint, outcome.records))
-    others = len(outcome.records) - checkpoints
-    others -= sum(rows.is_summary(record) or rows.is_series(record) for record in outcome.records)
-    return [plural(count, noun) for count, noun in ((checkpoints, "checkpoint"), (others, "record")) if count]
+def _harvest(survey: rows.Survey) -> list[str]:
+    counts = ((survey.checkpoints, "checkpoint"), (survey.others, "record"))
+    return [plural(count, noun) for count, noun in counts if count]
 
 
 def _status(outcome: Outcome) -> Span:
@@ -148,18 +168,20 @@ def _step_name(outcome: Outcome) -> str:
 # --- a target with something to show --------------------------------------------------------------
 
 
-def _section(page: Page, outcome: Outcome, heads: _Heads, grid: rows.Grid, *, verbose: int) -> None:
-    _head(page, outcome, heads)
+def _section(
+    page: Page, outcome: Outcome, survey: rows.Survey, heads: _Heads, grid: rows.Grid, *, verbose: int
+) -> None:
+    _head(page, outcome, heads, survey)
     if verbose:
         _background(page, outcome)
-    own = grid if grid.width <= page.width else rows.checkpoint_grid([outcome])
-    _records(page, outcome, own, verbose=verbose)
+    own = grid if grid.width <= page.width else rows.checkpoint_grid([survey])
+    _records(page, outcome, survey, own, verbose=verbose)
     _streams(page, outcome, verbose=verbose)
 
 
-def _head(page: Page, outcome: Outcome, heads: _Heads) -> None:
+def _head(page: Page, outcome: Outcome, heads: _Heads, survey: rows.Survey | None = None) -> None:
     """Add an outcome's first line and what to do about it."""
-    whole = [*heads.of_outcome(outcome), *outcome_line(outcome)]
+    whole = [*heads.of_outcome(outcome), *outcome_line(outcome, survey)]
     error = outcome.error
     if error is None:
         page.line(*whole, hang=4)
@@ -200,24 +222,31 @@ def _left_behind(outcome: Outcome) -> Span | None:
     return None
 
 
-def _records(page: Page, outcome: Outcome, grid: rows.Grid, *, verbose: int) -> None:
+def _records(page: Page, outcome: Outcome, survey: rows.Survey, grid: rows.Grid, *, verbose: int) -> None:
+    """Add the records, in as many passes over them as there are kinds to be told apart."""
     findings: dict[str, list[Finding]] = {}
     for finding in outcome.findings:
         findings.setdefault(finding.subject, []).append(finding)
     if outcome.error and outcome.records:
-        page.line(Span(f"{' and '.join(_harvest(outcome)) or 'a summary'} had arrived:", "dim"), indent=2)
-    _checkpoints(page, outcome, grid, findings, verbose=verbose)
+        page.line(Span(f"{' and '.join(_harvest(survey)) or 'a summary'} had arrived:", "dim"), indent=2)
+    if survey.checkpoints:
+        _checkpoints(page, outcome, grid, findings, verbose=verbose)
     apart = [rows.is_checkpoint, rows.is_summary, *([] if verbose else [rows.is_series])]
-    others = [record for record in outcome.records if not any(is_one(record) for is_one in apart)]
-    for record in others if verbose else others[: rows.MAX_RECORDS]:
+    others = survey.others + (survey.series if verbose else 0)
+    shown = others if verbose else min(others, rows.MAX_RECORDS)
+    for record in _first(shown, outcome, lambda record: not any(is_one(record) for is_one in apart)):
         rows.record_lines(page, record, verbose=verbose)
-    _left_out(page, 0 if verbose else len(others) - rows.MAX_RECORDS, "record")
+    _left_out(page, others - shown, "record")
     rest = [finding for group in findings.values() for finding in group]
     rows.finding_lines(page, rest, with_subject=True, verbose=verbose)
-    rows.sums_lines(page, outcome.records)
-    for record in outcome.records:
-        if rows.is_summary(record):
-            rows.summary_line(page, record, verbose=verbose)
+    rows.sums_lines(page, survey)
+    for record in _first(survey.summaries, outcome, rows.is_summary):
+        rows.summary_line(page, record, verbose=verbose)
+
+
+def _first(count: int, outcome: Outcome, wanted: Callable[[Mapping[str, Json]], bool]) -> Iterator[Mapping[str, Json]]:
+    """Read the records of one kind, so many of which there are at least."""
+    return islice(filter(wanted, outcome.records if count else ()), count)
 
 
 def _checkpoints(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Final, Literal, TypeAlias
 
@@ -38,6 +38,8 @@ STATUS_STYLE: Final[dict[Status, Style]] = {
 }
 
 MAX_LINE: Final = 4000
+_AT_ONCE: Final = 500
+"""Lines that a page hands on at once."""
 
 
 def last_lines(captured: Captured, count: int) -> tuple[list[str], int]:
@@ -190,12 +192,14 @@ def _bounded(line: Line) -> Iterator[Span]:
 
 
 class Page:
-    """Gather wrapped lines into one text."""
+    """Gather wrapped lines into one text, or hand them on to `out` some at a time."""
 
-    def __init__(self, width: int, *, color: bool) -> None:
+    def __init__(self, width: int, *, color: bool, out: Callable[[str], object] | None = None) -> None:
         self.width = max(width, 40)
         self._color = color
+        self._out = out
         self._lines: list[str] = []
+        self._last = ""
 
     def line(self, *spans: Span, indent: int = 0, hang: int = 0) -> None:
         """Add one line, wrapped; what follows the first row is indented by `hang` more.
@@ -203,15 +207,27 @@ class Page:
         A line of more than `MAX_LINE` characters is cut, and says so: it may come from a hostile target.
         """
         for row in wrap([Span(" " * indent), *_bounded(spans)], self.width, hang=indent + hang):
-            self._lines.append(render(row, color=self._color))
+            self._add(render(row, color=self._color))
 
     def gap(self) -> None:
         """Add an empty line, unless the page is empty or ends with one."""
-        if self._lines and self._lines[-1]:
-            self._lines.append("")
+        if self._last:
+            self._add("")
+
+    def _add(self, line: str) -> None:
+        self._lines.append(line)
+        self._last = line
+        if self._out is not None and len(self._lines) >= _AT_ONCE:
+            self.hand_on()
+
+    def hand_on(self) -> None:
+        """Give to `out` what it has not got yet."""
+        if self._out is not None and self._lines:
+            self._out(self.text())
+            self._lines.clear()
 
     def text(self) -> str:
-        """Return the page, each line ended by a newline."""
+        """Return the page, each line ended by a newline; of one with an `out`, what that has not got yet."""
         return "".join(f"{line}\n" for line in self._lines)
 
 

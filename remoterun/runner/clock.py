@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+# The loop's clock stands still on Linux while a laptop sleeps, and on macOS this one does not.
+_UPTIME = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+
+def uptime() -> float:
+    """Return seconds by a clock that goes on while this machine sleeps, and that nobody can set."""
+    return time.clock_gettime(_UPTIME)
 
 
 class Clock:

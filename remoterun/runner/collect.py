@@ -23,22 +23,18 @@ from remoterun.model import (
     format_duration,
 )
 from remoterun.remote import wire
+from remoterun.runner.keep import FINDINGS_IN_MEMORY, MAX_CONTAINERS, MAX_RECORDS, Keep, memory_for
 from remoterun.runner.request import streams
+from remoterun.runner.spool import Shelf
 from remoterun.secrets import NO_SECRETS
 from remoterun.transports.session import Capture
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from remoterun.secrets import Redactor
 
-MAX_RECORDS: Final = 100_000
-MAX_BYTES: Final = 64 << 20
-# Lists and objects: a few bytes each on the wire, and some hundred in memory.
-MAX_CONTAINERS: Final = 1_000_000
 _MAX_CONTAINERS_ASIDE: Final = 10_000
-# Bytes of output that the outcomes of one run keep together.
-_KEPT_OUTPUT: Final = 32 << 20
 _MAX_DEPTH: Final = 64
 _MAX_LOG: Final = 1000
 # What these hold is counted and compared here, and shown nowhere.
@@ -55,33 +51,33 @@ _TARGET_CODES: Final = frozenset(
 _RUNS_ALREADY: Final = "runs_already"
 
 
-def share_of_output(jobs: int) -> int:
-    """Return how many bytes of output each of so many outcomes may keep."""
-    return _KEPT_OUTPUT // max(1, jobs)
-
-
 class Collector:
     """Gather the messages of one job and judge them.
 
     `handle` returns the events that a message gives rise to. What a target claims is never believed beyond its own
     outcome: sizes, counts and depth are capped, and an outcome is ok only with a complete result whose count and hash
-    agree with what arrived. `share`: how many bytes of output may be kept.
+    agree with what arrived. `keep` says how much of it all may be kept, beside what else the run keeps.
     """
 
-    def __init__(self, job: Job, redactor: Redactor = NO_SECRETS.redactor, share: int = _KEPT_OUTPUT) -> None:
+    def __init__(self, job: Job, redactor: Redactor = NO_SECRETS.redactor, keep: Keep | None = None) -> None:
+        self._keep = keep or Keep()
         # Head and tail of two streams.
-        half = min((4 << 20) if streams(job) else (512 << 10), share // 4)
+        half = min((4 << 20) if streams(job) else (512 << 10), self._keep.output // 4)
         self._job = job
         self._streams = streams(job)
         self._hash = hashlib.sha256()
         self._count = 0
         self._bytes = self._containers = 0
+        self._records_bytes = self._findings_bytes = 0
+        self._worst = -1
+        self._over: TargetError | None = None
+        self._shelf = Shelf(self._keep.spool)
         self._redactor = redactor
         self._clean_out, self._clean_err = redactor.stream(), redactor.stream()
         self._stdout, self._stderr = Capture(head=half, tail=half), Capture(head=half, tail=half)
         self._error: Mapping[str, Json] | None = None
         self.facts: dict[str, Json] = {}
-        self.records: list[Mapping[str, Json]] = []
+        self.short_of_room = False
         self.findings: list[Finding] = []
         self.log: list[str] = []
         self.result: Mapping[str, Json] | None = None
@@ -97,23 +93,45 @@ class Collector:
         if kind in (wire.STDOUT, wire.STDERR, wire.STDOUT_TAIL, wire.STDERR_TAIL):
             return self._output(kind, body)
         if kind in (wire.RECORD, wire.FINDING):
-            self._count_in(kind, body)
-        elif _containers(body) > _MAX_CONTAINERS_ASIDE:
+            return self._kept(kind, body)
+        if _containers(body) > _MAX_CONTAINERS_ASIDE:
             raise self._bad(kind, f"holds more than {_MAX_CONTAINERS_ASIDE} lists and objects")
         value = self._object(kind, body)
         if self._redactor and kind not in _NUMBERS:
-            value = {self._redactor.text(key): self._redactor.json(item) for key, item in value.items()}
+            value = self._without_secrets(value)
         handler = _HANDLERS.get(kind)
         return handler(self, value) if handler else None
 
+    def _without_secrets(self, value: dict[str, Json]) -> dict[str, Json]:
+        return {self._redactor.text(key): self._redactor.json(item) for key, item in value.items()}
+
+    def _kept(self, kind: int, body: bytes) -> Event | None:
+        """Take what is kept to the end of the run; after the first that is not, no other one is."""
+        if self._over is not None:
+            raise self._over
+        try:
+            self._count_in(kind, body)
+            value = self._object(kind, body)
+            if self._redactor:
+                value = self._without_secrets(value)
+                body = json.dumps(value).encode("ascii")
+            if kind == wire.RECORD:
+                return self._record(value, body)
+            self._finding(value, body)
+        except TargetError as error:
+            self._over = error
+            raise
+        return None
+
     def _count_in(self, kind: int, body: bytes) -> None:
-        """Count what is kept to the end of the run; nothing else grows with its length."""
+        """Count what is kept: nothing else grows with the length of the run."""
         self._count += 1
         self._bytes += len(body)
         self._containers += _containers(body)
         self._hash.update(struct.pack(">BI", kind, len(body)) + body)
-        if self._count > MAX_RECORDS or self._bytes > MAX_BYTES or self._containers > MAX_CONTAINERS:
-            limits = f"{MAX_RECORDS} records, {MAX_BYTES >> 20} MiB or {MAX_CONTAINERS} lists and objects in them"
+        most = self._keep.bytes
+        if self._count > MAX_RECORDS or self._bytes > most or self._containers > MAX_CONTAINERS:
+            limits = f"{MAX_RECORDS} records, {most / (1 << 20):.4g} MiB or {MAX_CONTAINERS} lists and objects in them"
             raise TargetError("output_limit", f"the payload sent more than {limits}")
 
     def _object(self, kind: int, body: bytes) -> dict[str, Json]:
@@ -173,14 +191,38 @@ class Collector:
         value = self._object(wire.ATTACHED, body)
         return int(_number(value.get("count")) or 0), value.get("about")
 
-    def _record(self, value: dict[str, Json]) -> Event:
-        self.records.append(value)
+    def _record(self, value: dict[str, Json], body: bytes) -> Event:
+        size = memory_for(len(body), _containers(body))
+        if self._shelf.all_in_memory and self._keep.records.take(self._records_bytes, size):
+            self._records_bytes += size
+            self._shelf.keep(value)
+        else:
+            self._put_away(value, body)
+        self._worst = max(self._worst, _VERDICT_RANK.get(str(value.get("verdict")), -1))
         return RecordArrived(target=self._job.target.id, step=self._job.step, record=value)
 
-    def _finding(self, value: dict[str, Json]) -> None:
+    def _put_away(self, value: dict[str, Json], body: bytes) -> None:
+        # JSON may come in other encodings as well.
+        plain = body.isascii() and b"\0" not in body
+        try:
+            self._shelf.put_away(body if plain else json.dumps(value).encode("ascii"))
+        except OSError as error:
+            self.short_of_room = True
+            raise TargetError(
+                "output_limit",
+                f"there is no room on this machine for more records: {error}",
+                hint="Make room there, or name another folder in TMPDIR; what had arrived is kept.",
+            ) from error
+
+    def _finding(self, value: dict[str, Json], body: bytes) -> None:
         severity, data = value.get("severity"), value.get("data")
         if not isinstance(severity, str) or severity not in set(Severity):
             raise TargetError("result_damaged", f"a finding came with the severity {severity!r}"[:4000])
+        size = memory_for(len(body), _containers(body))
+        if not self._keep.findings.take(self._findings_bytes, size):
+            most = f"{FINDINGS_IN_MEMORY >> 20} MiB"
+            raise TargetError("output_limit", f"the findings of all targets take more than the {most} for them")
+        self._findings_bytes += size
         self.findings.append(
             Finding(
                 rule=str(value.get("rule", "")),
@@ -207,9 +249,10 @@ class Collector:
         )
 
     def _logged(self, value: dict[str, Json]) -> Event | None:
-        if len(self.log) >= _MAX_LOG:
-            return None
         text = str(value.get("text", ""))[:4000]
+        if len(self.log) >= _MAX_LOG or not self._keep.findings.take(self._findings_bytes, len(text)):
+            return None
+        self._findings_bytes += len(text)
         self.log.append(text)
         return Logged(target=self._job.target.id, step=self._job.step, text=text)
 
@@ -223,9 +266,14 @@ class Collector:
         self.result = value
         if isinstance(self._job.work, CacheWork):
             counts: dict[str, Json] = {name: _number(value.get(name)) for name in ("removed", "freed")}
-            self.records.append({"kind": "cache", **counts})
+            self._shelf.keep({"kind": "cache", **counts})
 
     # --- the end ---
+
+    @property
+    def records(self) -> Sequence[Mapping[str, Json]]:
+        """Return the records that came, when no more will."""
+        return self._shelf.records()
 
     @property
     def exit_status(self) -> int | None:
@@ -260,6 +308,8 @@ class Collector:
         """
         if self.result is None:
             raise TargetError("connection_lost", "the target's result did not arrive")
+        if self._over is not None:
+            raise self._over
         if isinstance(self._job.work, CacheWork):
             return Status.OK
         self._check_whole(self.result)
@@ -280,9 +330,7 @@ class Collector:
 
         A verdict `unsupported` counts as suspect: nothing unchecked is called ok.
         """
-        ranks = [finding.severity.rank for finding in self.findings]
-        ranks += [_VERDICT_RANK.get(str(record.get("verdict")), -1) for record in self.records]
-        return max(ranks, default=-1)
+        return max([self._worst, *(finding.severity.rank for finding in self.findings)])
 
     def _check_whole(self, result: Mapping[str, Json]) -> None:
         if "records" not in result:
@@ -342,8 +390,6 @@ _HANDLERS: Final = {
     wire.HELLO: Collector._hello,
     wire.PROBLEM: Collector._problem,
     wire.STARTED: Collector._started,
-    wire.RECORD: Collector._record,
-    wire.FINDING: Collector._finding,
     wire.PROGRESS: Collector._progress,
     wire.LOG: Collector._logged,
     wire.ERROR: Collector._said_error,

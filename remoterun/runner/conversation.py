@@ -217,11 +217,10 @@ class Conversation:
         try:
             event = self.dialogue.collector.handle(frame.kind, body)
         except TargetError as error:
-            if error.code == "start_failed":
-                self.phase = Phase.RUN
-            if self.phase is not Phase.RUN or error.code not in {"output_limit", "payload_failed"}:
-                raise
-            self.cancel(error)
+            self._refuse(error)
+            if numbered:
+                # Else the target would keep it, and wait with its result until there is room for it.
+                self._passed_on(len(body))
             return
         if event is not None:
             self._tell(event)
@@ -230,6 +229,16 @@ class Conversation:
         if numbered:
             self._passed_on(len(body))
         self._advance(frame.kind, body)
+
+    def _refuse(self, error: TargetError) -> None:
+        """End a payload that says too much, and hear it out; any other error ends the conversation."""
+        if error.code == "start_failed":
+            self.phase = Phase.RUN
+        if self.phase is not Phase.RUN or error.code not in {"output_limit", "payload_failed"}:
+            raise error
+        if self.leaves_alone and self.dialogue.collector.short_of_room:
+            raise error  # it has said nothing wrong, and somebody with more room may still fetch it
+        self.cancel(error)
 
     def _passed_on(self, size: int) -> None:
         """Acknowledge, before long, what was passed on."""

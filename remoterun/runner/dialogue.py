@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import time
 from os import urandom
 from typing import TYPE_CHECKING
 
 from remoterun.model import Manner, OtherWork
 from remoterun.remote.wire import LOOKER
-from remoterun.runner.collect import Collector, share_of_output
+from remoterun.runner.clock import uptime
+from remoterun.runner.collect import Collector
 from remoterun.runner.request import Attach, described
 
 if TYPE_CHECKING:
     from remoterun.model import Job
+    from remoterun.runner.keep import Keep
     from remoterun.secrets import Redactor
 
 
@@ -21,15 +22,15 @@ class Dialogue:
 
     `job` is what is done there, as far as that is known. `number` is that of the next message of the supervisor,
     `started` tells that it is known to be there, `begun` when it first was and `heard` when the target last gave a sign
-    of life, by the loop's clock. `jobs`: how many there are in the run, which share what is kept of output. `gap` is
-    how long, by the wall clock, nothing was said from here since the last connection began. `doubt`: until then, by the
-    wall clock, whatever a lost connection may have started would still be there.
+    of life, by the loop's clock. `keep` says what all jobs of the run may keep together. `gap` is how long, by
+    the machine's uptime, nothing was said from here since the last connection began. `doubt`: until then, by the same
+    clock, whatever a lost connection may have started would still be there.
     """
 
-    def __init__(self, job: Job, manner: Manner, redactor: Redactor, jobs: int = 1) -> None:
+    def __init__(self, job: Job, manner: Manner, redactor: Redactor, keep: Keep | None = None) -> None:
         self.job = job
-        self._share = share_of_output(jobs)
-        self.collector = Collector(job, redactor, self._share)
+        self._keep = keep
+        self.collector = Collector(job, redactor, keep)
         self._redactor = redactor
         self.manner = manner
         self.number = 0
@@ -43,7 +44,7 @@ class Dialogue:
 
     def tick(self, *, first: bool = False) -> None:
         """Note that this program goes on; one that did not for a while, as on a laptop that sleeps, was not heard."""
-        now = time.time()
+        now = uptime()
         self.gap = 0.0 if first or not self._ticked else max(self.gap, now - self._ticked)
         self._ticked = now
 
@@ -56,7 +57,7 @@ class Dialogue:
         if isinstance(self.job.work, OtherWork) and not self.started:
             facts = self.collector.facts
             self.job = described(self.job, about)
-            self.collector = Collector(self.job, self._redactor, self._share)
+            self.collector = Collector(self.job, self._redactor, self._keep)
             self.collector.facts = facts
 
     def attach(self) -> Attach:

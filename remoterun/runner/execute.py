@@ -11,10 +11,13 @@ from remoterun.events import OnEvent, OutcomeReady, RunFinished, RunStarted
 from remoterun.model import ErrorInfo, Job, Manner, Outcome, Phase, Plan, Run, Status, judge
 from remoterun.runner.control import Control, cancelled
 from remoterun.runner.jobrun import JobRun
+from remoterun.runner.keep import Keep
 from remoterun.runner.request import Packed, payload_of
 from remoterun.secrets import NO_SECRETS
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from remoterun.secrets import Vault
     from remoterun.transports.keyring import Ask
 
@@ -29,6 +32,7 @@ async def execute(
     vault: Vault = NO_SECRETS,
     ask: Ask | None = None,
     manner: Manner = Manner.FOLLOW,
+    fabric: Mapping[str, object] | None = None,
 ) -> Run:
     """Carry out a plan and return its run: one outcome per job, in the plan's order.
 
@@ -42,13 +46,13 @@ async def execute(
     control = control or Control()
     started_at = earlier.started_at if earlier is not None else _now()
     on_event(RunStarted(plan=plan, started_at=started_at))
-    packed = Packed()
+    packed, keep = Packed(), Keep(len(plan.jobs))
     slots = asyncio.Semaphore(plan.targets_at_once)
     by_target: dict[str, list[Job]] = {}
     known = {(outcome.target, outcome.step): outcome for outcome in (earlier.outcomes if earlier is not None else ())}
     for job in plan.jobs:
         by_target.setdefault(job.target.id, []).append(job)
-    async with Pool(ask=ask) as pool:
+    async with Pool(ask=ask, fabric=fabric) as pool:
 
         async def one_target(jobs: list[Job]) -> list[Outcome]:
             outcomes: list[Outcome] = []
@@ -64,7 +68,7 @@ async def execute(
                         work = JobRun(
                             *(job, key, packed, on_event, control, manner, vault),
                             use_cache=plan.use_cache,
-                            jobs=len(plan.jobs),
+                            keep=keep,
                         )
                         outcome = vault.cleaned(await work.outcome(pool))
                     outcomes.append(outcome)

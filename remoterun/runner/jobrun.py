@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
@@ -12,7 +11,7 @@ from remoterun import hops
 from remoterun.errors import CODES, TargetError
 from remoterun.events import Logged, TargetMoved
 from remoterun.model import ErrorInfo, Job, Manner, Outcome, Phase, Status, format_duration
-from remoterun.runner.clock import Clock
+from remoterun.runner.clock import Clock, uptime
 from remoterun.runner.control import Control, cancelled
 from remoterun.runner.conversation import Conversation
 from remoterun.runner.dialogue import Dialogue
@@ -20,6 +19,7 @@ from remoterun.runner.request import Packed, Request, payload_of
 
 if TYPE_CHECKING:
     from remoterun.events import OnEvent
+    from remoterun.runner.keep import Keep
     from remoterun.secrets import Vault
     from remoterun.transports import Pool
 
@@ -46,7 +46,7 @@ class JobRun:
         vault: Vault,
         *,
         use_cache: bool,
-        jobs: int,
+        keep: Keep,
     ) -> None:
         self._job = job
         self._key = key
@@ -58,7 +58,7 @@ class JobRun:
         self._clock = Clock()
         self._phase = Phase.CONNECT
         self._started_at: float | None = None
-        self._dialogue = Dialogue(job, manner, vault.redactor, jobs)
+        self._dialogue = Dialogue(job, manner, vault.redactor, keep)
         self._conversation: Conversation | None = None
         self._heard_at = 0.0
 
@@ -80,8 +80,11 @@ class JobRun:
             return replace(blank, log=(*blank.log, "".join(traceback.format_exception(error))))
 
     def _status_of(self, error: TargetError) -> Status:
-        """Whoever only looks after a run learns nothing of it where the target can't be asked."""
-        if not (self._dialogue.manner.starts or self._dialogue.started or error.code in _FINAL):
+        """Whoever only looks after a run learns nothing of it where the target can't be asked, or says too much."""
+        dialogue = self._dialogue
+        if not (dialogue.manner.starts or dialogue.started or error.code in _FINAL):
+            return Status.RUNNING
+        if dialogue.manner is Manner.COLLECT and dialogue.collector.short_of_room:
             return Status.RUNNING
         return Status(CODES[error.code].status)
 
@@ -162,6 +165,8 @@ class JobRun:
         lease = self._dialogue.job.limits.lease
         if error.code != "lease_expired" or lease is None:
             return error
+        if self._dialogue.collector.result is not None:
+            return self._silenced(lease)
         if self._dialogue.doubt is not None:
             return self._doubted(self._dialogue.doubt, lease)
         if not self._dialogue.started:
@@ -169,9 +174,13 @@ class JobRun:
         boot, before = self._boot_id(), self._boot_before
         if boot and before and boot != before:
             return TargetError("connection_lost", f"{self._job.target.id} was restarted in the middle of the run")
-        # By the wall clock: the other one stands still while a laptop sleeps.
-        if max(self._dialogue.gap, time.time() - self._heard_at) < lease * _LEASE_SHARE:
+        # The loop's clock stands still while a laptop sleeps.
+        if max(self._dialogue.gap, uptime() - self._heard_at) < lease * _LEASE_SHARE:
             return TargetError("payload_killed", "everything of the run on the target was killed from outside")
+        return self._silenced(lease)
+
+    @staticmethod
+    def _silenced(lease: float) -> TargetError:
         return TargetError(
             "lease_expired",
             f"nothing was heard from here for longer than the lease of {format_duration(lease)}, so the target "
@@ -181,7 +190,7 @@ class JobRun:
 
     def _doubted(self, until: float, lease: float) -> TargetError:
         """Tell whether a lost connection has started anything, now that nothing of it is there."""
-        if time.time() < until:
+        if uptime() < until:
             self._dialogue.doubt = None
             return TargetError("connection_lost", "the connection was lost before anything was started")
         return TargetError(
@@ -234,10 +243,10 @@ class JobRun:
         return Status.RUNNING if talk.left and self._dialogue.collector.result is None else self._judge()
 
     def _note_time(self) -> None:
-        """Note by the wall clock when the target was last heard, and when it last could hear of us."""
+        """Note when the target was last heard, and when it last could hear of us, by a clock that goes on in sleep."""
         self._dialogue.tick()
         if self._dialogue.heard:
-            self._heard_at = time.time() - (asyncio.get_running_loop().time() - self._dialogue.heard)
+            self._heard_at = uptime() - (asyncio.get_running_loop().time() - self._dialogue.heard)
 
     def _judge(self) -> Status:
         return self._dialogue.collector.judge()
@@ -311,7 +320,7 @@ class JobRun:
             facts=got.facts,
             connections=self._dialogue.connections,
             resumable=got.resumable,
-            records=tuple(got.records),
+            records=got.records,
             findings=tuple(got.findings),
             exit_status=got.exit_status,
             survivors=got.survivors,

@@ -6,7 +6,8 @@ What is shown elsewhere:
 a header that claims too much, forged       tests/unit/remote/test_wire.py: a_header_that_claims_too_much,
 frames, frames of another nonce             frames_of_another_nonce; test_conversation.py: a_frame_on_a_stream_of_nobody
 a result that is only claimed               tests/unit/runner/test_execute.py: a_result_is_worth_nothing_before
-records by number, bytes and depth          tests/unit/runner/test_collect.py; tests/faults/test_target_side.py
+records by number, bytes and depth;         tests/unit/runner/test_collect.py; tests/faults/test_target_side.py
+records and findings of a whole run         tests/unit/runner/test_collect.py, test_spool.py
 output by bytes                             tests/faults/test_target_side.py: streamed_output_is_kept_to_8_mb
 a controller or a leg that does not read    tests/faults/test_target_kills.py: a_slow_controller, a_flood_without_a_leg
 a session that nobody reads                 tests/conformance/test_transports_traps.py
@@ -18,6 +19,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -28,6 +30,7 @@ import pytest
 from remoterun.model import Limits, Outcome, Plan, Status
 from remoterun.runner import execute
 from tests.support.here import job, nothing_left, payload
+from tests.support.project import Project, Result
 
 # A target that knows the protocol, starts nothing, and says whatever it likes.
 _LIAR = """\
@@ -128,11 +131,55 @@ def test_honest_targets_beside_them_come_to_no_harm(outcomes: dict[str, Outcome]
     assert all([record["n"] for record in outcome.records] == list(range(100)) for outcome in honest)
 
 
+# No two of its records are alike, so that nothing makes them small.
+_TALK = """
+import os
+
+def run(ctx):
+    size = 60_000 if ctx.params["much"] else 10
+    for n in range(150):
+        ctx.emit({"n": n, "text": os.urandom(size).hex()})
+"""
+_MUCH = {"type": "bool", "var": "much", "default": False, "help": "Whether its records are large."}
+
+
+def test_without_room_for_its_records_a_target_fails_and_no_other(tmp_path: Path) -> None:
+    """Every folder for temporary files is full or read-only, as on a machine whose disk has run over."""
+    (tmp_path / "project").mkdir()
+    project = Project(folder=tmp_path / "project")
+    project.payload("talk", _TALK, params={"much": _MUCH})
+    host = f"transport: local, python: {json.dumps(sys.executable)}, self: true"
+    hosts = "".join(f"  few{number}: {{{host}}}\n" for number in range(3))
+    inventory = f"hosts:\n{hosts}  many: {{{host}, vars: {{much: true}}}}\n"
+    (project.folder / "inventory.yaml").write_text(inventory, "utf-8")
+    small, state = tmp_path / "small", tmp_path / "state"
+    for folder in (small, state):
+        folder.mkdir()
+    read_only = " && ".join(f"mount --bind {at} {at} && mount -o remount,bind,ro {at}" for at in ("/tmp", "/var/tmp"))
+    mounts = f"{read_only} && mount -t tmpfs -o size=256k none {small} && mount -t tmpfs none {state}"
+    how = ["unshare", "-m" if os.geteuid() == 0 else "-rm", "/bin/sh", "-c", f'{mounts} && exec "$0" "$@"']
+    places = {"TMPDIR": str(small), "XDG_STATE_HOME": str(state), "XDG_RUNTIME_DIR": str(state)}
+    argv = [*how, *project.argv("play", "talk", "--on", "all", "--output", "json")]
+    done = subprocess.run(argv, capture_output=True, timeout=120, env={**os.environ, **places}, check=False)
+    result = Result(status=done.returncode, stdout=done.stdout, stderr=done.stderr.decode())
+    assert result.status == 3, result.stderr
+    assert [result.outcome(f"few{number}")["status"] for number in range(3)] == ["ok"] * 3
+    many = result.outcome("many")
+    assert (many["status"], many["error"]["code"], many["survivors"]) == ("failed", "output_limit", 0)
+    assert "no room on this machine" in many["error"]["message"]
+    assert f"{small}: No space left on device; /var/tmp: Read-only file system" in many["error"]["message"]
+    assert "TMPDIR" in many["error"]["hint"]
+    # What had arrived is there, without a gap.
+    assert 50 < len(many["records"]) < 150
+    assert [record["n"] for record in many["records"]] == list(range(len(many["records"])))
+
+
 @pytest.mark.slow
-def test_the_controller_stays_small_whatever_all_its_targets_say() -> None:
+@pytest.mark.parametrize("of", [("output", "--megabytes=8"), ("records", "--record-megabytes=2")])
+def test_the_controller_stays_small_whatever_all_its_targets_say(of: tuple[str, str]) -> None:
     """Alone, each of these would be kept whole: together they would take several times as much."""
     # By way of a small process: what a process is started from counts among the memory it has had.
-    argv = [sys.executable, "-m", "benchmarks.memory", "--targets", "24", "--megabytes", "8"]
+    argv = [sys.executable, "-m", "benchmarks.memory", "--targets", "24", "--of", *of]
     root = Path(__file__).parents[2]
     done = subprocess.run(argv, capture_output=True, check=True, timeout=300, cwd=root)
     assert json.loads(done.stdout.splitlines()[-1])["rss_mib"] < 120

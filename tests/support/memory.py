@@ -8,6 +8,7 @@ import json
 import selectors
 from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -29,6 +30,7 @@ from remoterun.model import (
 from remoterun.remote import wire
 from remoterun.runner.conversation import Conversation
 from remoterun.runner.dialogue import Dialogue
+from remoterun.runner.keep import RECORDS_IN_MEMORY, Keep
 from remoterun.runner.request import INLINE_MAX, Packed, Request
 from remoterun.secrets import NO_SECRETS
 from remoterun.transports import Exit, SessionEnded
@@ -137,19 +139,38 @@ class Scene:
         messages = [(frame.kind, assembler.add(frame)) for frame in decoder.feed(bytes(self.session.written))]
         return [kind for kind, body in messages if body is not None and kind != wire.REQUEST]
 
+    def acknowledged(self) -> int:
+        """Return the number before which everything was acknowledged at last."""
+        frames = wire.Decoder(self.request.nonce).feed(bytes(self.session.written))
+        return max(int.from_bytes(frame.body, "big") for frame in frames if frame.kind == wire.ACK)
+
     async def refusal(self) -> TargetError:
         with pytest.raises(TargetError) as caught:
             await self.talk.run()
         return caught.value
 
 
-def make_scene(limits: Limits | None = None, *, data: bytes = b"small", total_at: float | None = None) -> Scene:
+def without_memory(*places: Path) -> Keep:
+    """Leave memory for less than one record of each job: all others have to go to these places."""
+    keep = Keep(50_000, [str(place) for place in places])
+    assert keep.records.take(RECORDS_IN_MEMORY, RECORDS_IN_MEMORY // 2)
+    return keep
+
+
+def make_scene(
+    limits: Limits | None = None,
+    *,
+    data: bytes = b"small",
+    total_at: float | None = None,
+    manner: Manner = Manner.FOLLOW,
+    keep: Keep | None = None,
+) -> Scene:
     ref = PayloadRef(name="look", version="1.0.0", sha256=hashlib.sha256(data).hexdigest())
     work = PayloadWork(pack=Pack(ref=ref, data=data, entry="look:run"), params={})
     job = Job(target=TARGET, step=0, work=work, limits=limits or Limits())
     request = Request(job, "key", Packed(), use_cache=True)
     session = MemorySession()
     events: list[Event] = []
-    dialogue = Dialogue(job, Manner.FOLLOW, NO_SECRETS.redactor)
+    dialogue = Dialogue(job, manner, NO_SECRETS.redactor, keep)
     talk = Conversation(job, request, session, events.append, total_at, dialogue)
     return Scene(session, request, talk, events)

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
+import weakref
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -16,7 +20,9 @@ from remoterun.events import OutcomeReady, Progressed, RecordArrived, RunFinishe
 from remoterun.model import (
     Captured,
     Json,
+    Outcome,
     Phase,
+    Records,
     Run,
     RunStatus,
     Status,
@@ -28,9 +34,12 @@ from remoterun.report import (
     error_schema,
     event_line,
     event_schema,
+    json_pieces,
     outcome_document,
     run_schema,
+    table,
     to_json,
+    write_table,
 )
 from remoterun.report.documents import MAX_DEPTH, TOO_DEEP, plain
 from tests.support.runs import GOLDEN, PROBLEMS, events_of, golden_files, mixed_run, run_of, runs, values
@@ -203,6 +212,7 @@ def test_any_run_is_one_strict_document_of_the_schema(run: Run) -> None:
     value = strict(data)
     Draft202012Validator(run_schema()).validate(value)
     assert value == document(run)
+    assert data == dump(document(run))
     assert data.endswith(b"}\n")
     assert len(value["outcomes"]) == len(run.outcomes)
 
@@ -216,6 +226,72 @@ def test_any_event_is_one_line_of_the_schema(run: Run) -> None:
         assert line is not None
         assert line.count(b"\n") == 1
         validator.validate(strict(line))
+
+
+class _Watched(Records):
+    """Be records that are made when they are read, and know how many there are at a time."""
+
+    def __init__(self, count: int, size: int) -> None:
+        self._count = count
+        self._size = size
+        self.most = 0
+        self._alive: list[weakref.ref[object]] = []
+
+    def __len__(self) -> int:
+        return self._count
+
+    def read(self, start: int) -> Iterator[dict[str, Json]]:
+        """Make them."""
+        for number in range(start, self._count):
+            text = _Text("t" * self._size)
+            self._alive = [each for each in self._alive if each() is not None] + [weakref.ref(text)]
+            self.most = max(self.most, len(self._alive))
+            yield {"n": number, "text": text}
+            del text
+
+
+class _Text(str):
+    """Be a string that can be watched."""
+
+
+def _of_many(records: Records) -> Run:
+    outcome = Outcome(target="a", name=None, step=0, status=Status.OK, phase=Phase.COLLECT, records=records)
+    return run_of(outcome, replace(outcome, target="b"))
+
+
+def test_a_run_of_many_records_is_written_piece_by_piece() -> None:
+    records = _Watched(500, 10_000)
+    run = _of_many(records)
+    sizes, digest = [], hashlib.sha256()
+    for piece in json_pieces(run):
+        sizes.append(len(piece))
+        digest.update(piece)
+    assert records.most <= 3
+    assert max(sizes) < 100_000
+    assert sum(sizes) > 10_000_000
+    assert digest.digest() == hashlib.sha256(dump(document(run))).digest()
+
+
+def test_a_table_of_many_records_is_written_as_it_is_made() -> None:
+    records = _Watched(100, 3000)
+    run = _of_many(records)
+    parts: list[str] = []
+    write_table(run, parts.append, width=80, color=False, verbose=1)
+    assert records.most <= 3
+    assert len(parts) > 10
+    assert "".join(parts) == table(run, width=80, color=False, verbose=1)
+
+
+def test_the_line_of_an_outcome_holds_its_records_only_while_it_can_be_read() -> None:
+    few, many = _Watched(3, 1000), _Watched(2000, 1000)
+    lines = [event_line(OutcomeReady(outcome=_of_many(records).outcomes[0])) or b"" for records in (few, many)]
+    with_few, with_many = map(strict, lines)
+    assert [record["n"] for record in with_few["records"]] == [0, 1, 2]
+    assert "records_left_out" not in with_few
+    assert (with_many["records"], with_many["records_left_out"]) == ([], 2000)
+    assert len(lines[1]) < 2000
+    for value in (with_few, with_many):
+        Draft202012Validator(event_schema()).validate(value)
 
 
 def test_golden_documents_satisfy_their_schemas() -> None:

@@ -100,6 +100,23 @@ def test_a_page_bounds_what_one_line_of_a_target_may_fill() -> None:
     assert page.text().endswith("[... 7 characters left out]\n")
 
 
+def test_a_page_hands_on_what_it_has_while_it_is_filled() -> None:
+    parts: list[str] = []
+    whole, handed = Page(80, color=False), Page(80, color=False, out=parts.append)
+    for page in (whole, handed):
+        page.gap()
+        for index in range(1200):
+            page.line(Span(f"line {index}"))
+            if index % 100 == 99:
+                page.gap()
+                page.gap()
+    assert len(parts) == 2
+    handed.hand_on()
+    handed.hand_on()
+    assert "".join(parts) == whole.text()
+    assert len(parts) == 3
+
+
 def test_only_the_page_makes_colours() -> None:
     coloured, plain = Page(80, color=True), Page(80, color=False)
     for page in (coloured, plain):

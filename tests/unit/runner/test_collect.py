@@ -7,6 +7,7 @@ import hashlib
 import json
 import struct
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,6 +26,7 @@ from remoterun.model import (
     Pack,
     PayloadRef,
     PayloadWork,
+    Records,
     ScriptWork,
     Severity,
     Status,
@@ -32,8 +34,18 @@ from remoterun.model import (
     Work,
 )
 from remoterun.remote import wire
-from remoterun.runner.collect import MAX_BYTES, MAX_CONTAINERS, MAX_RECORDS, Collector
+from remoterun.runner.collect import Collector
+from remoterun.runner.keep import (
+    FINDINGS_IN_MEMORY,
+    MAX_BYTES,
+    MAX_CONTAINERS,
+    MAX_RECORDS,
+    MAX_RUN_BYTES,
+    Keep,
+)
+from remoterun.secrets import Redactor
 from remoterun.transports.session import Capture
+from tests.support.memory import without_memory
 
 TARGET = Target(id="kpro6/200", host=Host(key="kpro6", address="10.1.2.6"), guest="200", hop="pct")
 PACK = Pack(ref=PayloadRef(name="look", version="1.0.0", sha256="0" * 64), data=b"", entry="look:run")
@@ -327,6 +339,93 @@ def test_small_things_that_are_large_in_memory_are_refused() -> None:
         assert _over(_collector(), kind, b'{"x":[' + b"[]," * 10_000 + b"[]]}").code == "result_damaged"
 
 
+# --- what a run keeps of all its targets ---
+
+
+def _kept_by(keep: Keep, **options: Any) -> Sender:
+    sender = Sender(**options)
+    sender.collector = Collector(Job(target=TARGET, step=2, work=PAYLOAD, **options), keep=keep)
+    return sender
+
+
+def test_records_beyond_memory_are_read_again_as_they_came(tmp_path: Path) -> None:
+    keep = Keep(4, [str(tmp_path)])
+    quiet, talkative = _kept_by(keep), _kept_by(keep, fail_on=Severity.BAD)
+    quiet.say(wire.RECORD, {"n": 1})
+    records: list[dict[str, Json]] = [{"n": number, "text": "t" * 50_000} for number in range(400)]
+    records[-1]["verdict"] = "bad"
+    for record in records:
+        talkative.say(wire.RECORD, record)
+    quiet.say(wire.RECORD, {"n": 2})
+    found = talkative.result().records
+    assert isinstance(found, Records)
+    assert list(found) == records
+    assert talkative.collector.judge() is Status.FINDINGS
+    assert quiet.result().records == ({"n": 1}, {"n": 2})
+
+
+@pytest.mark.parametrize("text", ['{"a":\n[1,\n2],\r\n"b": "\\n"}', '{"\u0a0a": "\xfc\u2028"}'])
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16", "utf-32-be", "utf-8-sig"])
+def test_however_a_record_is_written_it_reads_the_same(tmp_path: Path, text: str, encoding: str) -> None:
+    collector = _kept_by(without_memory(tmp_path)).collector
+    for _ in range(3):
+        collector.handle(wire.RECORD, text.encode(encoding))
+    assert isinstance(collector.records, Records)
+    assert list(collector.records) == [json.loads(text)] * 3
+
+
+def test_no_secret_is_put_away(tmp_path: Path) -> None:
+    job = Job(target=TARGET, step=0, work=PAYLOAD)
+    collector = Collector(job, Redactor({"TOKEN": "s3cr3t-value"}), without_memory(tmp_path))
+    for _ in range(10):
+        collector.handle(wire.RECORD, _json({"x": "s3cr3t-value", "pad": "p" * 20_000}))
+    assert {record["x"] for record in collector.records} == {"[secret TOKEN]"}
+
+
+def test_without_room_for_more_records_the_outcome_says_so_and_keeps_what_had_arrived() -> None:
+    sender = _kept_by(without_memory())
+    sender.say(wire.RECORD, {"n": 0})
+    for number in range(1, 3):
+        sender.say(wire.RECORD, {"n": number, "text": "t" * 30_000})
+    refused = _over(sender.collector, wire.RECORD, _json({"n": 3, "text": "t" * 30_000}))
+    assert refused.code == "output_limit"
+    assert "no room on this machine" in refused.message
+    assert "TMPDIR" in refused.hint
+    assert sender.collector.short_of_room
+    # What comes later would leave a gap.
+    assert _over(sender.collector, wire.RECORD, b"{}") is refused
+    assert [record["n"] for record in sender.collector.records] == [0, 1, 2]
+    assert _refusal(sender.result()) is refused
+
+
+def test_the_bytes_of_a_run_are_shared_out() -> None:
+    sender = _kept_by(Keep(MAX_RUN_BYTES // (1 << 20)))
+    sender.say(wire.RECORD, {"x": "y" * 1_000_000})
+    refused = _over(sender.collector, wire.RECORD, _json({"x": "y" * 100_000}))
+    assert "1 MiB" in refused.message
+    assert Keep(256).bytes == MAX_BYTES
+
+
+def test_findings_of_all_targets_share_their_memory() -> None:
+    keep = Keep(100)
+    flood = _kept_by(keep)
+    finding = {"severity": "bad", "message": "m" * 30_000}
+    half = FINDINGS_IN_MEMORY // 2
+    for _ in range(half // 31_000):
+        flood.say(wire.FINDING, finding)
+    flood.say(wire.FINDING, {"severity": "bad", "message": "m" * (half - half // 31_000 * 30_300)})
+    assert _over(flood.collector, wire.FINDING, _json({**finding, "message": "m" * 300_000})).code == "output_limit"
+    quiet = _kept_by(keep)
+    for number in range(100):
+        quiet.finding("info", f"r{number}")
+    quiet.say(wire.LOG, {"text": "a line"})
+    assert len(quiet.result().findings) == 100
+    assert quiet.collector.log == ["a line"]
+    for _ in range(100):
+        flood.say(wire.LOG, {"text": "l" * 4000})
+    assert len(flood.collector.log) < 100
+
+
 # --- the judgement ---
 
 
@@ -476,4 +575,4 @@ def test_emptying_a_cache_becomes_a_record() -> None:
     collector = _collector(CacheWork())
     collector.handle(wire.RESULT, _json({"removed": 3, "freed": "much"}))
     assert collector.judge() is Status.OK
-    assert collector.records == [{"kind": "cache", "removed": 3, "freed": None}]
+    assert collector.records == ({"kind": "cache", "removed": 3, "freed": None},)

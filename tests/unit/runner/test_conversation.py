@@ -12,10 +12,10 @@ import pytest
 
 from remoterun.errors import TargetError
 from remoterun.events import RecordArrived, TargetMoved
-from remoterun.model import Captured, Limits, Phase, Status
+from remoterun.model import Captured, Limits, Manner, Phase, Status
 from remoterun.remote import wire
 from remoterun.transports import ConnectionLost, Exit, SessionEnded
-from tests.support.memory import BIG, Scene, make_scene, run
+from tests.support.memory import BIG, Scene, make_scene, run, without_memory
 
 
 async def _drip(every: float, times: int, drop: Callable[[], None]) -> None:
@@ -373,6 +373,40 @@ def test_a_cancelled_run_stays_cancelled_however_it_ends(end: Callable[[Scene], 
     run(work())
 
 
+def test_what_is_refused_is_acknowledged_all_the_same() -> None:
+    """A target that kept it for us would have no room for what comes behind: its result, in the end."""
+
+    async def work() -> None:
+        scene = make_scene()
+        scene.start()
+        for _ in range(5):
+            scene.say(wire.RECORD, {"x": "y" * (16 << 20)})
+        asyncio.get_running_loop().call_later(3, lambda: scene.result(cause="cancel", survivors=0))
+        assert (await scene.refusal()).code == "output_limit"
+        assert scene.talk.dialogue.collector.survivors == 0
+        assert scene.heard().count(wire.ACK) >= 5 + 1
+        assert scene.acknowledged() == 7
+
+    run(work())
+
+
+@pytest.mark.parametrize(("manner", "ended"), [(Manner.FOLLOW, True), (Manner.ATTACH, True), (Manner.COLLECT, False)])
+def test_a_lack_of_room_here_ends_no_payload_that_is_only_looked_at(manner: Manner, ended: bool) -> None:
+    async def work() -> None:
+        scene = make_scene(manner=manner, keep=without_memory())
+        scene.say(wire.HELLO)
+        scene.say(wire.ATTACHED, {"count": 9, "about": "{}"})
+        for _ in range(4):
+            scene.say(wire.RECORD, {"x": "y" * 30_000})
+        asyncio.get_running_loop().call_later(3, lambda: scene.result(cause="cancel", survivors=0))
+        error = await scene.refusal()
+        assert "no room on this machine" in error.message
+        assert (wire.CANCEL in scene.heard()) is ended
+        assert len(scene.talk.dialogue.collector.records) == 2
+
+    run(work())
+
+
 def test_a_payload_that_says_too_much_is_ended_and_its_end_awaited() -> None:
     async def work() -> None:
         scene = make_scene()
@@ -441,7 +475,7 @@ def test_exit_status_zero_without_a_result_is_no_success() -> None:
         scene.say(wire.RECORD, {"n": 1})
         scene.session.send(b"")
         assert (await scene.refusal()).code == "connection_lost"
-        assert scene.talk.dialogue.collector.records == [{"n": 1}]
+        assert scene.talk.dialogue.collector.records == ({"n": 1},)
         assert scene.session.end == Exit(status=0)
 
     run(work())
