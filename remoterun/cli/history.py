@@ -5,31 +5,30 @@ from __future__ import annotations
 import sys
 from dataclasses import replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from remoterun.api import new_run_id
+from remoterun.cli import completing
 from remoterun.cli.options import Flags, Format, OutputOption, sharing
 from remoterun.cli.output import tell, write, write_json
-from remoterun.cli.perform import perform, print_run
+from remoterun.cli.perform import perform, print_kept, print_run
 from remoterun.errors import ConfigError, Problem
 from remoterun.history import History, HistoryError, Kept, default_folder
-from remoterun.model import ExecWork, Json, Plan, Run, RunStatus, ScriptWork, Status, parse_duration
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from remoterun.events import Event
-
-app = typer.Typer(help="The history of runs.", no_args_is_help=True)
+from remoterun.model import ExecWork, Json, Plan, RunStatus, ScriptWork, Status, parse_duration
 
 SCHEMA = "remoterun/runs/1"
 # What ended without saying what is the matter with the target.
 _UNFINISHED = frozenset({Status.LOST, Status.CANCELLED, Status.NOT_STARTED})
 
 RunArgument = Annotated[
-    str, typer.Argument(metavar="RUN", help="The id of a run or its beginning, or last for the newest.")
+    str,
+    typer.Argument(
+        metavar="RUN",
+        help="The id of a run or its beginning, or last for the newest.",
+        autocompletion=completing.runs,
+    ),
 ]
 
 
@@ -79,18 +78,13 @@ def _describe(kept: Kept) -> dict[str, Json]:
     }
 
 
-@sharing("output", "quiet", "verbose")
+@sharing("output", "file", "events", "quiet", "verbose")
 def show(run: RunArgument, *, flags: Flags) -> int:
     """Show a run again, or what has arrived of one that was cut or is going on."""
     with History.open(default_folder()) as history:
         kept = history.find(run)
         found = history.run(kept)
-        plan = history.plan(kept) if flags.output is Format.JSONL else None
-    if plan is not None:
-        from remoterun.report import event_line
-
-        write(b"".join(line for event in _events(found, plan) if (line := event_line(event)) is not None))
-        return 0
+        plan = history.plan(kept) if flags.output is Format.JSONL or flags.events is not None else None
     # What has no outcome yet does not say what it is.
     known = [outcome for outcome in found.outcomes if outcome.status not in {Status.RUNNING, Status.LOST}]
     programs = bool(known) and all(outcome.payload is None for outcome in known)
@@ -100,23 +94,14 @@ def show(run: RunArgument, *, flags: Flags) -> int:
                 write(f"== {outcome.target}\n")
             write(outcome.stdout.data)
             sys.stderr.buffer.write(outcome.stderr.data)
-    print_run(found, flags.showing(), programs=programs)
+    if plan is None:
+        print_run(found, flags.showing(), programs=programs)
+    else:
+        print_kept(found, plan, flags.showing(), programs=programs)
     return 0
 
 
-def _events(run: Run, plan: Plan) -> Iterator[Event]:
-    """Yield what `--output jsonl` had said while the run went on."""
-    from remoterun.events import OutcomeReady, RecordArrived, RunFinished, RunStarted
-
-    yield RunStarted(plan=plan, started_at=run.started_at)
-    for outcome in run.outcomes:
-        for record in outcome.records:
-            yield RecordArrived(target=outcome.target, step=outcome.step, record=record)
-        yield OutcomeReady(outcome=outcome)
-    yield RunFinished(run=run)
-
-
-@sharing("output", "quiet", "verbose")
+@sharing("output", "file", "events", "quiet", "verbose")
 def resume(run: RunArgument, *, flags: Flags) -> int:
     """Do what is left of a run: targets without an outcome, and those that were lost, cancelled or not started.
 
@@ -130,12 +115,12 @@ def resume(run: RunArgument, *, flags: Flags) -> int:
     final = tuple(outcome for outcome in earlier.outcomes if outcome.status not in _UNFINISHED)
     if len(final) == len(earlier.outcomes):
         tell(f"run {kept.run_id} is complete: every target has its outcome\n")
-        print_run(earlier, flags.showing(), programs=programs_of(plan))
+        print_kept(earlier, plan, flags.showing(), programs=programs_of(plan))
         return earlier.status.exit_code
     return perform(plan, flags.showing(), programs=programs_of(plan), earlier=replace(earlier, outcomes=final))[1]
 
 
-@sharing("output", "quiet", "verbose")
+@sharing("output", "file", "events", "quiet", "verbose")
 def rerun(
     run: RunArgument,
     *,
@@ -164,7 +149,6 @@ def programs_of(plan: Plan) -> bool:
     return any(isinstance(job.work, ScriptWork | ExecWork) for job in plan.jobs)
 
 
-@app.command()
 def gc(
     *,
     keep: Annotated[

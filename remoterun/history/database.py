@@ -55,6 +55,51 @@ _SCRIPTS: Final = (
         PRIMARY KEY (run, sha256)
     ) WITHOUT ROWID;
     """,
+    # What runs of one playbook leave behind for the next: made from the tables above, and made again when these change.
+    """
+    ALTER TABLE runs ADD COLUMN followed INTEGER NOT NULL DEFAULT 0;
+    CREATE INDEX runs_to_follow ON runs (playbook, number) WHERE followed = 0;
+    CREATE INDEX runs_by_playbook ON runs (playbook, number);
+    CREATE TABLE targets (
+        number INTEGER PRIMARY KEY,
+        playbook TEXT NOT NULL,
+        target TEXT NOT NULL,
+        name TEXT,
+        UNIQUE (playbook, target)
+    );
+    CREATE TABLE entries (
+        target INTEGER NOT NULL REFERENCES targets ON DELETE CASCADE,
+        run INTEGER NOT NULL REFERENCES runs ON DELETE CASCADE,
+        status TEXT NOT NULL,
+        heard INTEGER,
+        silence TEXT,
+        checkpoints INTEGER NOT NULL,
+        newest INTEGER,
+        PRIMARY KEY (target, run)
+    ) WITHOUT ROWID;
+    CREATE INDEX entries_by_run ON entries (run);
+    CREATE TABLE spells (
+        number INTEGER PRIMARY KEY,
+        target INTEGER NOT NULL REFERENCES targets ON DELETE CASCADE,
+        finding TEXT NOT NULL,
+        since_id TEXT NOT NULL,
+        since_at TEXT NOT NULL
+    );
+    CREATE INDEX spells_by_target ON spells (target);
+    CREATE TABLE wordings (
+        number INTEGER PRIMARY KEY,
+        spell INTEGER NOT NULL REFERENCES spells ON DELETE CASCADE,
+        body BLOB NOT NULL
+    );
+    CREATE INDEX wordings_by_spell ON wordings (spell);
+    CREATE TABLE standing (
+        run INTEGER NOT NULL REFERENCES runs ON DELETE CASCADE,
+        wording INTEGER NOT NULL REFERENCES wordings ON DELETE CASCADE,
+        known INTEGER NOT NULL,
+        PRIMARY KEY (run, wording)
+    ) WITHOUT ROWID;
+    CREATE INDEX standing_by_wording ON standing (wording);
+    """,
 )
 
 

@@ -7,6 +7,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Self
 
 from remoterun.events import Event, OutcomeReady, RecordArrived, RunFinished, RunStarted
+from remoterun.history import index
 from remoterun.history.alive import Alive
 from remoterun.history.database import NewerHistoryError, connect
 from remoterun.history.retention import KEEP, before, forget
@@ -102,6 +103,9 @@ class _Entry:
                     "UPDATE runs SET finished_at = ?, status = ? WHERE number = ?",
                     (None if at_work else event.run.finished_at, status.value, self._run),
                 )
+                if not at_work:
+                    with self._transaction():
+                        index.follow(self._database, self._run, event.run)
 
     def close(self) -> None:
         with suppress(sqlite3.Error):
@@ -135,6 +139,7 @@ class _Entry:
         database.executemany("DELETE FROM records WHERE run = ? AND job = ?", anew)
         database.executemany("UPDATE jobs SET status = NULL, outcome = NULL WHERE run = ? AND job = ?", anew)
         database.execute("UPDATE runs SET status = NULL, finished_at = NULL WHERE number = ?", (self._run,))
+        index.forget(database, [self._run])
 
     def _put_record(self, job: int, number: int, body: bytes) -> None:
         self._database.execute("INSERT INTO records VALUES (?, ?, ?, ?)", (self._run, job, number, body))

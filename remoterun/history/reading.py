@@ -5,19 +5,25 @@ from __future__ import annotations
 import sqlite3
 from typing import TYPE_CHECKING, Final, Self
 
+from remoterun.compare import State, difference
 from remoterun.errors import ConfigError, TargetError
 from remoterun.history.alive import is_running
 from remoterun.history.database import NewerHistoryError, connect
+from remoterun.history.index import entries
 from remoterun.history.retention import before, forget
-from remoterun.history.values import unpack_json, unpack_outcome, unpack_plan
+from remoterun.history.stored import stored_records
+from remoterun.history.trail import catch_up, previous, state_after, trails
+from remoterun.history.values import unpack_outcome, unpack_plan
 from remoterun.model import ErrorInfo, Outcome, Phase, Plan, Run, RunStatus, Status, judge
 from remoterun.records import dataclass
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
     from datetime import timedelta
     from pathlib import Path
 
+    from remoterun.compare import Difference
+    from remoterun.history.trail import Trail
     from remoterun.model import Json
 
 LAST: Final = "last"
@@ -139,16 +145,98 @@ class History:
         )
 
     def _outcomes(self, number: int, kept: Kept) -> Iterable[Outcome]:
-        records: dict[int, list[Mapping[str, Json]]] = {}
-        for job, body in self._database.execute(
-            "SELECT job, body FROM records WHERE run = ? ORDER BY job, record", (number,)
-        ):
-            records.setdefault(job, []).append(unpack_json(body))
+        records = stored_records(self._database, self._folder, number)
         for job, target, name, step, outcome in self._database.execute(
             "SELECT job, target, name, step, outcome FROM jobs WHERE run = ? ORDER BY job", (number,)
         ):
-            got = tuple(records.get(job, ()))
+            got = records.get(job, ())
             yield unpack_outcome(outcome, got) if outcome else _without_outcome(kept, target, name, step, got)
+
+    # --- one run after the other ---
+
+    def previous(self, kept: Kept) -> Kept | None:
+        """Return the run to compare a run with: the last one before it of the same playbook that ended by itself.
+
+        It has at least one target in common with it.
+        """
+        self._catch_up()
+        number = previous(self._database, kept.playbook, self._number(kept))
+        return None if number is None else self._kept_of(number)
+
+    def comparable(self, playbook: str | None = None) -> tuple[Kept, Kept] | None:
+        """Return the newest run that has one to compare it with, of any playbook or of this one, and that one first."""
+        ended = self._database.execute(
+            "SELECT number FROM runs WHERE status IS NOT NULL AND status <> 'detached' "
+            "AND (?1 IS NULL OR playbook = ?1) ORDER BY number DESC",
+            (playbook,),
+        ).fetchall()
+        pairs = ((self.previous(kept), kept) for kept in (self._kept_of(number) for (number,) in ended))
+        return next(((before, after) for before, after in pairs if before is not None), None)
+
+    def came_before(self, one: Kept, other: Kept) -> bool:
+        """Tell whether a run began before another one."""
+        return self._number(one) < self._number(other)
+
+    def difference(self, before: Kept | None, after: Kept) -> Difference:
+        """Tell what is different in a run from an earlier one of the same playbook, or from nothing.
+
+        Since when findings are there, and for how many runs targets were silent, is told by all runs before it.
+
+        Raises:
+            HistoryError: when the two can't be compared.
+        """
+        self._catch_up()
+        number, run = self._number(after), self._comparable(after)
+        latest = entries(self._database, run.playbook, number - 1)
+        if before is None:
+            return difference(State(), run, State(targets={name: each.state({}) for name, each in latest.items()}))
+        earlier = self._comparable(before)
+        if before.playbook != after.playbook:
+            raise HistoryError(
+                f"{before.run_id} is a run of {before.playbook}, {after.run_id} one of {after.playbook}: "
+                "runs of one playbook can be compared"
+            )
+        if self._number(before) >= number:
+            raise HistoryError(f"{before.run_id} did not come before {after.run_id}")
+        state = state_after(entries(self._database, run.playbook, self._number(before)), earlier, self._run_of)
+        return difference(state, run, State(targets={name: each.state({}) for name, each in latest.items()}))
+
+    def trails(
+        self, *, playbook: str | None = None, target: str | None = None, most: int = 30, with_ended: bool = False
+    ) -> list[Trail]:
+        """Tell how targets fared in the newest runs of each playbook; see `history.trail.trails`."""
+        self._catch_up()
+        return list(trails(self._database, playbook, target, most, with_ended=with_ended))
+
+    def _catch_up(self) -> None:
+        try:
+            catch_up(self._database, self._ended)
+        except sqlite3.Error as error:
+            raise HistoryError(f"the history in {self._folder} can't be brought up to date: {error}") from error
+
+    def _ended(self, number: int) -> Run | None:
+        kept = self._kept_of(number)
+        return None if kept.running or kept.status is RunStatus.DETACHED else self.run(kept)
+
+    def _run_of(self, number: int) -> Run:
+        return self.run(self._kept_of(number))
+
+    def _comparable(self, kept: Kept) -> Run:
+        if kept.running or kept.status is RunStatus.DETACHED:
+            raise HistoryError(f"run {kept.run_id} has not ended yet, so it can't be compared")
+        return self.run(kept)
+
+    def _kept_of(self, number: int) -> Kept:
+        row = self._database.execute(
+            "SELECT number, id, playbook, started_at, finished_at, status FROM runs WHERE number = ?", (number,)
+        ).fetchone()
+        return self._kept(*row)
+
+    def _number(self, kept: Kept) -> int:
+        (number,) = self._database.execute("SELECT number FROM runs WHERE id = ?", (kept.run_id,)).fetchone()
+        return int(number)
+
+    # --- what is left to do ---
 
     def plan(self, kept: Kept) -> Plan:
         """Return what a run was to do.
@@ -177,7 +265,7 @@ class History:
 
 
 def _without_outcome(
-    kept: Kept, target: str, name: str | None, step: int, records: tuple[Mapping[str, Json], ...]
+    kept: Kept, target: str, name: str | None, step: int, records: Sequence[Mapping[str, Json]]
 ) -> Outcome:
     error: TargetError | None = None
     if kept.running:

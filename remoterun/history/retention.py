@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final
 
 from remoterun.history.alive import is_running
+from remoterun.history.index import sweep
 
 if TYPE_CHECKING:
     import sqlite3
@@ -27,5 +28,6 @@ def forget(database: sqlite3.Connection, folder: Path, moment: str) -> int:
     if ended:
         database.executemany("DELETE FROM runs WHERE number = ?", ended)
         database.execute("DELETE FROM packs WHERE sha256 NOT IN (SELECT sha256 FROM packs_of_runs)")
+        sweep(database)
         database.execute("PRAGMA incremental_vacuum").fetchall()
     return len(ended)

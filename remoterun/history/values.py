@@ -29,7 +29,7 @@ from remoterun.report.documents import plain
 from remoterun.store import sign, signed
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from remoterun.model import Json
 
@@ -61,7 +61,7 @@ def pack_outcome(outcome: Outcome) -> bytes:
     return pack_json({**document, "streams": streams})
 
 
-def unpack_outcome(data: bytes, records: tuple[Mapping[str, Json], ...]) -> Outcome:
+def unpack_outcome(data: bytes, records: Sequence[Mapping[str, Json]]) -> Outcome:
     """Read what `pack_outcome` wrote."""
     value = unpack_json(data)
     error, payload = value["error"], value["payload"]

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.project import Project
+from tests.support.project import REMOTERUN, Project, Result, piped, strict_json
 
 INVENTORY = f"""\
 defaults: {{python: {sys.executable}}}
@@ -41,6 +41,11 @@ def run(ctx):
     ctx.emit({"gate": ctx.params["gate"]})
     if ctx.params["gate"] == "shut":
         ctx.fail("no")
+"""
+LARGE = """\
+def run(ctx):
+    for number in range(175):
+        ctx.emit({"kind": "norms", "n": number, "text": "%0100000d" % number})
 """
 MUCH = """\
 import os
@@ -77,6 +82,11 @@ def _history(*words: str) -> tuple[int, Any, str]:
         json.loads(done.stdout) if done.stdout[:1] == b"{" else done.stdout.decode(),
         done.stderr.decode(),
     )
+
+
+def _shown(*words: str) -> Result:
+    done = subprocess.run([*REMOTERUN, *words], capture_output=True, timeout=60, check=False)
+    return Result(status=done.returncode, stdout=done.stdout, stderr=done.stderr.decode())
 
 
 def _cut(project: Project, number: int = signal.SIGKILL) -> list[dict[str, Any]]:
@@ -272,3 +282,40 @@ def test_many_processes_keep_their_runs_at_once(project: Project) -> None:
         assert json.loads(out)["status"] == "ok"
     _, document, _ = _history("runs", "--output", "json")
     assert [run["status"] for run in document["runs"]] == ["ok"] * 4
+
+
+# --- more records than memory is for ----------------------------------------------------------------------------------
+
+
+def test_a_large_run_is_shown_as_it_was_in_every_format(project: Project) -> None:
+    project.payload("large", LARGE)
+    played = project.run("play", "large", "--on", "one", "--output", "json")
+    assert played.status == 0, played.stderr
+    records = played.outcome("one")["records"]
+    assert [record["n"] for record in records] == list(range(175))
+    shown = {form: _shown("show", "last", "--output", form) for form in ("json", "jsonl", "table")}
+    assert {form: (result.status, result.stderr) for form, result in shown.items()} == dict.fromkeys(shown, (0, ""))
+    assert shown["json"].stdout == played.stdout
+    lines = [strict_json(line) for line in shown["jsonl"].stdout.splitlines()]
+    assert [line["record"] for line in lines if line["type"] == "record"] == records
+    assert [line["records_left_out"] for line in lines if line["type"] == "outcome"] == [175]
+    assert "175 records" in shown["table"].stdout.decode()
+    assert "... and 125 more records; -v shows all" in shown["table"].stdout.decode()
+    show = [[*REMOTERUN, "show", "last", "-v", "--output", form] for form in ("json", "jsonl", "table")]
+    for words in (*show, project.argv("play", "large", "--on", "one", "--output", "json")):
+        left = piped(words, "head -c 3")
+        assert left.status == 141, (words, left.stderr)
+        assert "Traceback" not in left.stderr
+
+
+def test_a_playbook_of_several_steps_is_not_left_alone_and_says_what_to_do(project: Project) -> None:
+    (project.folder / "playbooks").mkdir()
+    project.payload("pick", PICK, params={"gate": {"type": "string", "var": "gate", "help": "Which."}})
+    steps = "description: Both.\ntargets: one\nsteps:\n  - payload: count\n  - payload: pick\n"
+    (project.folder / "playbooks/both.yaml").write_text(steps, "utf-8")
+    result = project.run("play", "both", "--detach")
+    assert (result.status, result.stdout) == (2, b"")
+    assert "both has 2, and a step begins only where the one before it went well" in result.stderr
+    commands = "remoterun play count --detach, remoterun collect last, remoterun play pick --detach"
+    assert commands in result.stderr
+    assert not (project.folder / "started-open").exists()

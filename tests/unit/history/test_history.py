@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import sqlite3
 import tempfile
 from collections.abc import Iterator
@@ -16,7 +17,7 @@ from hypothesis import given, settings
 from remoterun.events import Event, OutcomeReady, RecordArrived, RunFinished, RunStarted
 from remoterun.history import History, HistoryError, Journal
 from remoterun.history.retention import KEEP, before
-from remoterun.model import Pack, PayloadRef, PayloadWork, Plan, Run, RunStatus, Status
+from remoterun.model import Json, Pack, PayloadRef, PayloadWork, Plan, Records, Run, RunStatus, Status
 from remoterun.report import table, to_json
 from tests.support import runs as samples
 
@@ -85,6 +86,55 @@ def test_a_run_looks_as_it_did(folder: Path) -> None:
     with History.open(folder) as history:
         found = history.run(history.find("last"))
     assert table(found, width=100, color=True, verbose=2) == table(run, width=100, color=True, verbose=2)
+
+
+def _large() -> Run:
+    """Make a run of which two outcomes have more records than memory is for."""
+    run = _named("large")
+    much: list[dict[str, Json]] = [{"kind": "norms", "n": number, "text": f"{number:0100000}"} for number in range(200)]
+    lists: dict[str, Json] = {"lists": [[]] * 100_000}
+    first, second, third, *rest = run.outcomes
+    return replace(run, outcomes=(first, replace(second, records=tuple(much)), replace(third, records=(lists,)), *rest))
+
+
+def test_records_that_are_too_many_for_memory_are_read_when_they_are_asked_for(folder: Path) -> None:
+    run = _large()
+    _keep(folder, run)
+    with History.open(folder) as history:
+        found = history.run(history.find("last"))
+    kinds = [isinstance(outcome.records, Records) for outcome in found.outcomes]
+    assert kinds == [False, True, True, False, False, False]
+    assert [outcome.records for outcome in found.outcomes] == [outcome.records for outcome in run.outcomes]
+    assert to_json(found) == to_json(run)
+    assert found.outcomes[1].records[150:152] == run.outcomes[1].records[150:152]
+    assert pickle.loads(pickle.dumps(found.outcomes[2])) == run.outcomes[2]
+
+
+def test_a_reader_that_takes_its_time_keeps_nobody_from_writing(folder: Path) -> None:
+    _keep(folder, _large())
+    with closing(sqlite3.connect(folder / "history.sqlite3")) as database:
+        # As where the file system can't do WAL: there, whoever reads keeps others from writing.
+        database.execute("PRAGMA journal_mode = DELETE")
+    with History.open(folder) as history:
+        found = history.run(history.find("last"))
+    reading = iter(found.outcomes[1].records)
+    assert next(reading)["n"] == 0
+    _keep(folder, _named("another"))
+    assert [record["n"] for record in reading] == list(range(1, 200))
+
+
+def test_records_that_are_forgotten_while_they_are_read_are_missed(folder: Path) -> None:
+    _keep(folder, _large())
+    with History.open(folder) as history:
+        found = history.run(history.find("last"))
+        reading = iter(found.outcomes[1].records)
+        next(reading)
+        history.forget(timedelta(0))
+    with pytest.raises(OSError, match="no longer in the history"):
+        list(reading)
+    (folder / "history.sqlite3").unlink()
+    with pytest.raises(FileNotFoundError):
+        list(found.outcomes[1].records)
 
 
 def test_the_plan_reads_as_it_was(folder: Path) -> None:

@@ -1,0 +1,141 @@
+"""`remoterun history` and `diff`: how targets fared over their runs, and what is different in one of them."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from remoterun.cli import completing
+from remoterun.cli.history import gc
+from remoterun.cli.options import Format, OutputOption
+from remoterun.cli.output import write, write_json
+from remoterun.cli.perform import use_color
+from remoterun.history import History, HistoryError, default_folder
+from remoterun.model import RunStatus
+
+if TYPE_CHECKING:
+    from remoterun.history import Kept
+
+_VerboseOption = Annotated[
+    int,
+    typer.Option("--verbose", "-v", count=True, help="Say more: findings of severity info, next steps, whole lists."),
+]
+
+app = typer.Typer(help="How targets fared over their runs: a letter for each run, and since when findings are there.")
+app.command()(gc)
+
+
+@app.callback(invoke_without_command=True)
+def history(
+    context: typer.Context,
+    *,
+    target: Annotated[
+        str | None,
+        typer.Option(
+            "--target",
+            metavar="TARGET",
+            help="Only this one: an id or a name, or a glob of either.",
+            autocompletion=completing.targets,
+        ),
+    ] = None,
+    playbook: Annotated[
+        str | None, typer.Option("--playbook", metavar="PLAYBOOK", help="Only runs of this playbook or payload.")
+    ] = None,
+    limit: Annotated[
+        int, typer.Option("--limit", min=1, max=100_000, metavar="N", help="So many runs of each target, the newest.")
+    ] = 30,
+    verbose: _VerboseOption = 0,
+    output: OutputOption = Format.TABLE,
+) -> int:
+    """Show how targets fared over their runs: a letter for each run, and since when findings are there.
+
+    With --target, also findings that went away during these runs.
+    """
+    if context.invoked_subcommand is not None:
+        return 0
+    with History.open(default_folder()) as kept:
+        trails = kept.trails(playbook=playbook, target=target, most=limit, with_ended=target is not None)
+    if not trails:
+        raise HistoryError(_nothing(target, playbook))
+    if output is Format.TABLE:
+        from remoterun.history.text import trails_text
+
+        write(trails_text(trails, width=_width(), color=use_color(sys.stdout), verbose=verbose))
+    else:
+        from remoterun.history.document import trails_document
+
+        write_json(trails_document(trails), indent=output.indent)
+    return 0
+
+
+def _nothing(target: str | None, playbook: str | None) -> str:
+    named = [f"{what} like {value}" for what, value in (("target", target), ("playbook", playbook)) if value]
+    return f"no run of a {' and a '.join(named)} has been kept" if named else "no run that has ended has been kept"
+
+
+def diff(
+    runs: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[RUN] [RUN]",
+            help="Ids, their beginnings, or last. One: that run and the one before it. None: the newest one.",
+            autocompletion=completing.runs,
+        ),
+    ] = None,
+    *,
+    playbook: Annotated[
+        str | None,
+        typer.Option("--playbook", metavar="PLAYBOOK", help="Without RUN: the newest of this playbook or payload."),
+    ] = None,
+    verbose: _VerboseOption = 0,
+    output: OutputOption = Format.TABLE,
+) -> int:
+    """Tell what is different in a run from the one before it: findings, targets, checkpoints, facts and numbers.
+
+    Compared are runs of one playbook. Exit status: 0 when nothing is different, 1 when something is, 2 when there is
+    nothing to compare.
+    """
+    with History.open(default_folder()) as kept:
+        before, after = _chosen(kept, runs or [], playbook)
+        difference = kept.difference(before, after)
+    if output is Format.TABLE:
+        from remoterun.compare import difference_text
+
+        write(difference_text(difference, width=_width(), color=use_color(sys.stdout), verbose=verbose))
+    else:
+        from remoterun.compare import difference_document
+
+        write_json(difference_document(difference), indent=output.indent)
+    return (RunStatus.FINDINGS if difference.changed else RunStatus.OK).exit_code
+
+
+def _chosen(kept: History, names: list[str], playbook: str | None) -> tuple[Kept, Kept]:
+    """Return the two runs to compare, the earlier one first.
+
+    Raises:
+        HistoryError: when there are no such two.
+    """
+    if names and playbook is not None:
+        raise HistoryError("--playbook chooses the newest run, so it goes with no RUN")
+    if len(names) > 2:
+        raise HistoryError(f"two runs can be compared; {len(names)} were named")
+    if len(names) == 2:
+        first, second = (kept.find(name) for name in names)
+        return (first, second) if kept.came_before(first, second) else (second, first)
+    if not names:
+        newest = kept.comparable(playbook)
+        if newest is None:
+            raise HistoryError(f"there are no two runs of {playbook or 'one playbook'} to compare")
+        return newest
+    after = kept.find(names[0])
+    before = kept.previous(after)
+    if before is None:
+        raise HistoryError(f"no earlier run of {after.playbook} is there to compare {after.run_id} with")
+    return before, after
+
+
+def _width() -> int:
+    return shutil.get_terminal_size().columns

@@ -1,0 +1,230 @@
+"""Compare a run with what was known before it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from remoterun.compare.model import (
+    CheckpointChange,
+    Difference,
+    FactChange,
+    FindingChange,
+    Kind,
+    Moment,
+    NumberChange,
+    Silence,
+    Standing,
+    State,
+    TargetChange,
+    TargetState,
+)
+from remoterun.compare.seen import see
+from remoterun.compare.standing import advance, silence
+from remoterun.compare.views import views
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+    from typing import Literal
+
+    from remoterun.compare.seen import Checkpoint, Seen
+    from remoterun.compare.views import View
+    from remoterun.model import Run
+
+
+def compare(before: Run | None, after: Run, earlier: Iterable[Run] = ()) -> Difference:
+    """Tell what is different in a run.
+
+    Args:
+        before: the run to compare with; None to tell everything of `after` as new.
+        after: the run.
+        earlier: runs of the same playbook before `before`, the oldest first: they tell since when things are as they
+            are, and what was known last of targets that `before` says nothing of.
+    """
+    state = State()
+    for run in (*earlier, *([before] if before is not None else [])):
+        state = follow(state, run)
+    return difference(state, after)
+
+
+def follow(state: State, run: Run) -> State:
+    """Return what is known after one more run."""
+    now = Moment(run_id=run.run_id, at=run.started_at)
+    seen_by = views(run)
+    targets = dict(state.targets)
+    for target, view in seen_by.items():
+        targets[target] = _next(targets.get(target, TargetState()), view, now)
+    return State(last=now, asked=frozenset(seen_by), targets=targets)
+
+
+def _next(before: TargetState, view: View, now: Moment) -> TargetState:
+    seen = {payload: see(outcomes) for payload, outcomes in view.told.items()}
+    return TargetState(
+        name=view.name or before.name,
+        standing=advance(before.standing, view, seen, now)[0],
+        silence=silence(before.silence, view, now),
+        seen={**before.seen, **seen},
+    )
+
+
+def difference(state: State, run: Run, latest: State | None = None) -> Difference:
+    """Tell what is different in a run from what was known after some earlier one.
+
+    Args:
+        state: what was known after the earlier run.
+        run: the run.
+        latest: what was known right before the run, where others lie between the two: since when findings are there
+            and targets silent is told by all of them.
+    """
+    now = Moment(run_id=run.run_id, at=run.started_at)
+    comparison = _Comparison(state, latest or state, now)
+    seen_by = views(run)
+    for view in seen_by.values():
+        comparison.add(view)
+    comparison.leave(seen_by)
+    return comparison.result(run.playbook)
+
+
+class _Comparison:
+    """Gather what is different, target by target."""
+
+    def __init__(self, state: State, latest: State, now: Moment) -> None:
+        self._state = state
+        self._latest = latest
+        self._now = now
+        self._findings: list[FindingChange] = []
+        self._targets: list[TargetChange] = []
+        self._checkpoints: list[CheckpointChange] = []
+        self._facts: list[FactChange] = []
+        self._numbers: list[NumberChange] = []
+        self._persisting: list[Standing] = []
+        self._unknown: list[Standing] = []
+        self._silent: list[Silence] = []
+
+    def add(self, view: View) -> None:
+        before = self._state.targets.get(view.target)
+        known = before or TargetState()
+        latest = known if self._latest is self._state else self._latest.targets.get(view.target, TargetState())
+        seen = {payload: see(outcomes) for payload, outcomes in view.told.items()}
+        self._add_findings(known, latest, view, seen)
+        self._add_target(before, latest, view)
+        for payload, now in seen.items():
+            then = known.seen.get(payload)
+            if then is not None:
+                self._checkpoints += _checkpoint_changes(view.target, then, now)
+                self._facts += _fact_changes(view.target, then, now)
+                self._numbers += _number_changes(view.target, then, now)
+
+    def leave(self, seen_by: Mapping[str, View]) -> None:
+        """Note the targets that this run was not asked for."""
+        for target, before in self._state.targets.items():
+            if target not in seen_by and target in self._state.asked:
+                self._targets.append(TargetChange(kind=Kind.TARGET_LEFT, target=target, name=before.name))
+
+    def result(self, playbook: str) -> Difference:
+        return Difference(
+            playbook=playbook,
+            before=self._state.last,
+            after=self._now,
+            changes=(*self._findings, *self._targets, *self._checkpoints, *self._facts, *self._numbers),
+            persisting=tuple(self._persisting),
+            unknown=tuple(self._unknown),
+            silent=tuple(self._silent),
+        )
+
+    def _add_findings(self, before: TargetState, latest: TargetState, view: View, seen: Mapping[str, Seen]) -> None:
+        standing, gone = advance(before.standing, view, seen, self._now)
+        # Where no run lies between, the two are one.
+        told_by = standing if latest is before else advance(latest.standing, view, seen, self._now)[0]
+        since = {each.identity.key: each.since for each in told_by}
+        known = {each.identity.key for each in before.standing}
+        for each in standing:
+            told = Standing(
+                identity=each.identity,
+                finding=each.finding,
+                since=since.get(each.identity.key, each.since),
+                known=each.known,
+                checked=each.checked,
+            )
+            if not each.known:
+                self._unknown.append(told)
+            elif each.identity.key in known:
+                self._persisting.append(told)
+            else:
+                self._findings.append(
+                    FindingChange(kind=Kind.FINDING_NEW, identity=each.identity, finding=each.finding, since=told.since)
+                )
+        self._findings += [
+            FindingChange(
+                kind=Kind.FINDING_GONE,
+                identity=each.standing.identity,
+                finding=each.standing.finding,
+                since=each.standing.since,
+                vanished=each.vanished,
+            )
+            for each in gone
+        ]
+
+    def _add_target(self, before: TargetState | None, latest: TargetState, view: View) -> None:
+        was = before.silence if before is not None else None
+        now = silence(latest.silence, view, self._now)
+        if now is not None:
+            self._silent.append(now)
+        if before is None and self._state.last is not None:
+            self._targets.append(TargetChange(kind=Kind.TARGET_NEW, target=view.target, name=view.name))
+        if now is not None and view.silent is not None and (was is None or was.kind is not now.kind):
+            self._targets.append(
+                TargetChange(
+                    kind=now.kind,
+                    target=view.target,
+                    name=view.name,
+                    status=now.status,
+                    code=now.code,
+                    message=now.message,
+                    runs=now.runs,
+                    since=now.since,
+                )
+            )
+        elif was is not None and now is None:
+            told = latest.silence or was
+            self._targets.append(
+                TargetChange(
+                    kind=Kind.TARGET_BACK, target=view.target, name=view.name, runs=told.runs, since=told.since
+                )
+            )
+
+
+def _checkpoint_change(
+    kind: Literal[Kind.CHECKPOINT_NEW, Kind.CHECKPOINT_VANISHED], target: str, checkpoint: Checkpoint
+) -> CheckpointChange:
+    return CheckpointChange(
+        kind=kind,
+        target=target,
+        name=checkpoint.name,
+        path=checkpoint.path,
+        step=checkpoint.step,
+        verdict=checkpoint.verdict,
+    )
+
+
+def _checkpoint_changes(target: str, then: Seen, now: Seen) -> Iterator[CheckpointChange]:
+    """Yield checkpoints that are new, and those that are not there any more where all there are were looked at."""
+    for path, checkpoint in now.checkpoints.items():
+        if path not in then.checkpoints and then.chosen and then.looked_below(path):
+            yield _checkpoint_change(Kind.CHECKPOINT_NEW, target, checkpoint)
+    for path, checkpoint in then.checkpoints.items():
+        if path not in now.checkpoints and now.chosen and now.looked_below(path):
+            yield _checkpoint_change(Kind.CHECKPOINT_VANISHED, target, checkpoint)
+
+
+def _fact_changes(target: str, then: Seen, now: Seen) -> Iterator[FactChange]:
+    for fact, value in now.facts.items():
+        before = then.facts.get(fact)
+        if before is not None and before != value:
+            yield FactChange(target=target, fact=fact, before=before, after=value)
+
+
+def _number_changes(target: str, then: Seen, now: Seen) -> Iterator[NumberChange]:
+    for (subject, name), number in now.numbers.items():
+        before = then.numbers.get((subject, name))
+        if before is not None and before.moved_to(number):
+            yield NumberChange(target=target, subject=subject, number=name, before=before.value, after=number.value)

@@ -1,0 +1,234 @@
+"""What runs of a playbook leave behind for the next: which findings stand since when, and which targets are silent.
+
+It is made from the runs themselves, each after those before it: when a run ends or, where that was not to be, when
+somebody asks. So it may be thrown away at any time.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any, Final
+
+from remoterun.compare import Identity, Kind, Moment, Silence, Standing, TargetState
+from remoterun.compare.seen import see
+from remoterun.compare.standing import advance, silence
+from remoterun.compare.views import views
+from remoterun.history.values import pack_json, unpack_json
+from remoterun.model import Finding, Severity, Status
+from remoterun.records import dataclass
+from remoterun.report.documents import plain
+
+if TYPE_CHECKING:
+    import sqlite3
+    from collections.abc import Mapping, Sequence
+
+    from remoterun.compare.seen import Seen
+    from remoterun.compare.views import View
+    from remoterun.model import Json, Run
+
+_WORST: Final = (
+    *(Status.UNREACHABLE, Status.LOST, Status.TIMEOUT, Status.FAILED, Status.CANCELLED, Status.NOT_STARTED),
+    *(Status.RUNNING, Status.FINDINGS, Status.OK),
+)
+"""Of several steps, the first of these stands for the target."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """Hold where a finding that stands is written: its spell, and the words of it."""
+
+    spell: int
+    wording: int
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """Hold what is known of a target after some run, and where that is written.
+
+    `run` is the last one that had it, `heard` the last one that gave all its results: None when it is there no more.
+    `rows` are by the key of the finding.
+    """
+
+    number: int
+    name: str | None
+    run: int
+    heard: int | None
+    standing: tuple[Standing, ...]
+    silence: Silence | None
+    rows: Mapping[str, Row]
+
+    def state(self, seen: Mapping[str, Seen]) -> TargetState:
+        """Return what is known, for a comparison."""
+        return TargetState(name=self.name, standing=self.standing, silence=self.silence, seen=seen)
+
+
+# --- reading ----------------------------------------------------------------------------------------------------------
+
+_ENTRIES: Final = """
+    SELECT targets.number, targets.target, name, run, heard, silence
+    FROM targets CROSS JOIN entries ON entries.target = targets.number
+    AND run = (SELECT max(run) FROM entries WHERE entries.target = targets.number AND run <= ?)
+    WHERE playbook = ?
+"""
+_STANDING: Final = """
+    SELECT spells.target, finding, since_id, since_at, spells.number, wordings.number, body, known
+    FROM standing CROSS JOIN wordings ON wordings.number = wording CROSS JOIN spells ON spells.number = spell
+    WHERE run = ? ORDER BY wording
+"""
+
+
+def entries(database: sqlite3.Connection, playbook: str, run: int) -> dict[str, Entry]:
+    """Return what is known of every target of a playbook after a run and those before it."""
+    found = database.execute(_ENTRIES, (run, playbook)).fetchall()
+    standing = {last: _standing(database, last) for last in {row[3] for row in found}}
+    return {
+        target: Entry(
+            number=number,
+            name=name,
+            run=last,
+            heard=heard,
+            standing=tuple(each for each, _ in standing[last].get(number, ())),
+            silence=None if silent is None else _read_silence(target, name, silent),
+            rows={each.identity.key: row for each, row in standing[last].get(number, ())},
+        )
+        for number, target, name, last, heard, silent in found
+    }
+
+
+def _standing(database: sqlite3.Connection, run: int) -> dict[int, list[tuple[Standing, Row]]]:
+    found: dict[int, list[tuple[Standing, Row]]] = {}
+    for target, key, since_id, since_at, spell, wording, body, known in database.execute(_STANDING, (run,)):
+        since = Moment(run_id=since_id, at=since_at)
+        row = Row(spell=spell, wording=wording, body=body)
+        found.setdefault(target, []).append((read_standing(key, body, since, known=bool(known)), row))
+    return found
+
+
+def read_standing(key: str, body: bytes, since: Moment, *, known: bool) -> Standing:
+    """Read a finding that stands from what is written of it."""
+    target, payload, rule, subject, path, tensor = json.loads(key)
+    value = unpack_json(body)
+    finding = value["finding"]
+    return Standing(
+        identity=Identity(target=target, payload=payload, rule=rule, subject=subject, path=path, tensor=tensor),
+        finding=Finding(**{**finding, "severity": Severity(finding["severity"])}),
+        since=since,
+        known=known,
+        checked=value["checked"],
+    )
+
+
+def _read_silence(target: str, name: str | None, text: str) -> Silence:
+    value = json.loads(text)
+    kinds: dict[str, Any] = {kind.value: kind for kind in (Kind.TARGET_UNREACHABLE, Kind.TARGET_FAILED)}
+    return Silence(
+        target=target,
+        name=name,
+        **{**value, "kind": kinds[value["kind"]], "status": Status(value["status"]), "since": Moment(**value["since"])},
+    )
+
+
+# --- writing ----------------------------------------------------------------------------------------------------------
+
+
+def follow(database: sqlite3.Connection, number: int, run: Run) -> None:
+    """Write what a run leaves behind, after all before it were followed; later ones have to be followed anew."""
+    later = database.execute(
+        "SELECT number FROM runs WHERE playbook = ? AND number >= ? AND followed = 1", (plain(run.playbook), number)
+    ).fetchall()
+    forget(database, [row[0] for row in later])
+    before = entries(database, str(plain(run.playbook)), number)
+    now = Moment(run_id=run.run_id, at=run.started_at)
+    for view in views(run).values():
+        entry = before.get(view.target) or _new_entry(database, run, view)
+        _follow_target(database, number, entry, view, now)
+    database.execute("UPDATE runs SET followed = 1 WHERE number = ?", (number,))
+
+
+def forget(database: sqlite3.Connection, runs: Sequence[int]) -> None:
+    """Throw away what runs left behind; they have to be followed anew."""
+    each = [(number,) for number in runs]
+    database.executemany("DELETE FROM standing WHERE run = ?", each)
+    database.executemany("DELETE FROM entries WHERE run = ?", each)
+    database.executemany("UPDATE runs SET followed = 0 WHERE number = ?", each)
+
+
+def sweep(database: sqlite3.Connection) -> None:
+    """Remove what no run refers to any more."""
+    database.execute("DELETE FROM wordings WHERE NOT EXISTS (SELECT 1 FROM standing WHERE wording = wordings.number)")
+    database.execute("DELETE FROM spells WHERE NOT EXISTS (SELECT 1 FROM wordings WHERE spell = spells.number)")
+    database.execute("DELETE FROM targets WHERE NOT EXISTS (SELECT 1 FROM entries WHERE target = targets.number)")
+
+
+def _new_entry(database: sqlite3.Connection, run: Run, view: View) -> Entry:
+    # The target may be there already, without any run.
+    database.execute(
+        "INSERT OR IGNORE INTO targets (playbook, target) VALUES (?, ?)", (plain(run.playbook), view.target)
+    )
+    (number,) = database.execute(
+        "SELECT number FROM targets WHERE playbook = ? AND target = ?", (plain(run.playbook), view.target)
+    ).fetchone()
+    return Entry(number=number, name=None, run=0, heard=None, standing=(), silence=None, rows={})
+
+
+def _follow_target(database: sqlite3.Connection, number: int, entry: Entry, view: View, now: Moment) -> None:
+    seen = {payload: see(own, numbered=False) for payload, own in view.told.items()}
+    standing, _ = advance(entry.standing, view, seen, now)
+    silent = silence(entry.silence, view, now)
+    checkpoints = [checkpoint for each in seen.values() for checkpoint in each.checkpoints.values()]
+    # Numbers of sqlite have 64 bits.
+    steps = [each.step for each in checkpoints if each.step is not None and abs(each.step) < 1 << 63]
+    if view.name != entry.name and view.name is not None:
+        database.execute("UPDATE targets SET name = ? WHERE number = ?", (view.name, entry.number))
+    database.execute(
+        "INSERT INTO entries (target, run, status, heard, silence, checkpoints, newest) VALUES (?, ?, ?, ?, ?, ?, ?)",
+        (
+            entry.number,
+            number,
+            min(view.statuses, key=_WORST.index).value,
+            number if view.told and view.silent is None else entry.heard,
+            None if silent is None else _write_silence(silent),
+            len(checkpoints),
+            max(steps, default=None),
+        ),
+    )
+    for each in standing:
+        wording = _wording(database, entry, each)
+        database.execute("INSERT INTO standing VALUES (?, ?, ?)", (number, wording, each.known))
+
+
+def _wording(database: sqlite3.Connection, entry: Entry, standing: Standing) -> int:
+    """Return the row of a finding's words, which is a new one where they have changed."""
+    key = standing.identity.key
+    row = entry.rows.get(key)
+    body = _write_standing(standing)
+    if row is not None and row.body == body:
+        return row.wording
+    spell = row.spell if row is not None else None
+    if spell is None:
+        spell = database.execute(
+            "INSERT INTO spells (target, finding, since_id, since_at) VALUES (?, ?, ?, ?)",
+            (entry.number, key, standing.since.run_id, standing.since.at),
+        ).lastrowid
+    return database.execute("INSERT INTO wordings (spell, body) VALUES (?, ?)", (spell, body)).lastrowid or 0
+
+
+def _write_standing(standing: Standing) -> bytes:
+    finding: dict[str, Json] = {item.name: plain(getattr(standing.finding, item.name)) for item in fields(Finding)}
+    return pack_json({"finding": finding, "checked": standing.checked})
+
+
+def _write_silence(silent: Silence) -> str:
+    return json.dumps(
+        {
+            "kind": silent.kind,
+            "step": silent.step,
+            "status": silent.status,
+            "code": silent.code,
+            "message": plain(silent.message),
+            "runs": silent.runs,
+            "since": {"run_id": silent.since.run_id, "at": silent.since.at},
+        }
+    )

@@ -1,0 +1,214 @@
+"""Runs of a playbook one after the other: which one came before, what is different, and how targets fared."""
+
+from __future__ import annotations
+
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Final
+
+from remoterun.compare import Moment, Silence, Standing, State
+from remoterun.compare.seen import see
+from remoterun.compare.views import views
+from remoterun.history import index
+from remoterun.model import Status
+from remoterun.records import dataclass
+
+if TYPE_CHECKING:
+    import sqlite3
+    from collections.abc import Callable, Iterator, Mapping
+
+    from remoterun.compare.seen import Seen
+    from remoterun.compare.views import View
+    from remoterun.history.index import Entry
+    from remoterun.model import Run
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stop:
+    """Tell how a target fared in one run: the worst status of its steps, how many checkpoints, the newest step."""
+
+    run: Moment
+    status: Status
+    checkpoints: int
+    newest: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """Tell of a finding that is gone: `last` is the last run that had it, `gone` the first that did not."""
+
+    standing: Standing
+    last: Moment
+    gone: Moment
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trail:
+    """Tell how a target fared in the runs of a playbook: `stops` are the newest ones, the newest first.
+
+    `standing` are the findings after the last of them, `ended` those that went away during these runs.
+    """
+
+    playbook: str
+    target: str
+    name: str | None
+    stops: tuple[Stop, ...]
+    standing: tuple[Standing, ...]
+    ended: tuple[Ended, ...]
+    silence: Silence | None
+
+
+# --- following --------------------------------------------------------------------------------------------------------
+
+
+def catch_up(database: sqlite3.Connection, ended: Callable[[int], Run | None]) -> None:
+    """Follow the runs that were not followed when they ended: those that were cut, and those of older versions.
+
+    Args:
+        database: the history.
+        ended: returns the run of a number, or None while it goes on.
+    """
+    for (playbook,) in database.execute("SELECT DISTINCT playbook FROM runs WHERE followed = 0").fetchall():
+        waiting = _numbers(database, "playbook = ? AND followed = 0", playbook)
+        first = next(((number, run) for number in waiting if (run := ended(number)) is not None), None)
+        if first is None:
+            continue
+        # All after it followed from a state that lacked it.
+        for number in _numbers(database, "playbook = ? AND number >= ?", playbook, first[0]):
+            run = first[1] if number == first[0] else ended(number)
+            if run is not None:
+                _follow(database, number, run)
+
+
+def _numbers(database: sqlite3.Connection, condition: str, *values: object) -> list[int]:
+    rows = database.execute(f"SELECT number FROM runs WHERE {condition} ORDER BY number", values)  # noqa: S608  # our own
+    return [number for (number,) in rows]
+
+
+def _follow(database: sqlite3.Connection, number: int, run: Run) -> None:
+    database.execute("BEGIN IMMEDIATE")
+    try:
+        index.follow(database, number, run)
+    except BaseException:
+        database.execute("ROLLBACK")
+        raise
+    database.execute("COMMIT")
+
+
+# --- what came before -------------------------------------------------------------------------------------------------
+
+_PREVIOUS: Final = """
+    SELECT max((
+        SELECT run FROM entries CROSS JOIN runs ON runs.number = run
+        WHERE entries.target = targets.number AND run < :run
+        AND runs.status IS NOT NULL AND runs.status <> 'detached'
+        ORDER BY run DESC LIMIT 1
+    ))
+    FROM targets WHERE playbook = :playbook AND target IN (SELECT target FROM jobs WHERE run = :run)
+"""
+
+
+def previous(database: sqlite3.Connection, playbook: str, run: int) -> int | None:
+    """Return the last run of a playbook before another one that ended by itself and has a target in common with it."""
+    (number,) = database.execute(_PREVIOUS, {"playbook": playbook, "run": run}).fetchone()
+    return number if isinstance(number, int) else None
+
+
+def state_after(entries: Mapping[str, Entry], run: Run, run_of: Callable[[int], Run]) -> State:
+    """Return what was known after a run.
+
+    Args:
+        entries: what the index knows after it.
+        run: the run.
+        run_of: returns an earlier run by its number.
+    """
+    heard: dict[int, dict[str, View]] = {}
+    seen_by = views(run)
+    seen = {target: _seen(view) for target, view in seen_by.items()}
+    for target, entry in entries.items():
+        view = seen_by.get(target)
+        if entry.heard is not None and (view is None or view.silent is not None or not view.told):
+            if entry.heard not in heard:
+                heard[entry.heard] = views(run_of(entry.heard))
+            last = heard[entry.heard].get(target)
+            seen[target] = {**(_seen(last) if last is not None else {}), **seen.get(target, {})}
+    return State(
+        last=Moment(run_id=run.run_id, at=run.started_at),
+        asked=frozenset(seen_by),
+        targets={target: entry.state(seen.get(target, {})) for target, entry in entries.items()},
+    )
+
+
+def _seen(view: View) -> dict[str, Seen]:
+    return {payload: see(own) for payload, own in view.told.items()}
+
+
+# --- trails -----------------------------------------------------------------------------------------------------------
+
+
+def trails(
+    database: sqlite3.Connection, playbook: str | None, pattern: str | None, most: int, *, with_ended: bool
+) -> Iterator[Trail]:
+    """Yield the trails of targets, those of the playbook that ran last first.
+
+    Args:
+        database: the history, caught up.
+        playbook: only of this one.
+        pattern: only of targets whose id or name is like this.
+        most: how many runs to tell of, the newest.
+        with_ended: tell which findings went away.
+    """
+    newest = database.execute(
+        "SELECT playbook, max(number) FROM runs WHERE followed = 1 AND (?1 IS NULL OR playbook = ?1) "
+        "GROUP BY playbook ORDER BY max(number) DESC",
+        (playbook,),
+    ).fetchall()
+    for each, last in newest:
+        for target, entry in index.entries(database, each, last).items():
+            if pattern is None or any(fnmatchcase(text, pattern) for text in (target, entry.name or "")):
+                stops = tuple(_stops(database, entry.number, most))
+                yield Trail(
+                    playbook=each,
+                    target=target,
+                    name=entry.name,
+                    stops=tuple(stop for _, stop in stops),
+                    standing=entry.standing,
+                    ended=tuple(_ended(database, entry, stops[-1][0])) if with_ended else (),
+                    silence=entry.silence,
+                )
+
+
+def _stops(database: sqlite3.Connection, target: int, most: int) -> Iterator[tuple[int, Stop]]:
+    for number, run_id, at, status, checkpoints, newest in database.execute(
+        "SELECT run, id, started_at, entries.status, checkpoints, newest FROM entries "
+        "CROSS JOIN runs ON runs.number = run WHERE target = ? ORDER BY run DESC LIMIT ?",
+        (target, most),
+    ):
+        moment = Moment(run_id=run_id, at=at)
+        yield number, Stop(run=moment, status=Status(status), checkpoints=checkpoints, newest=newest)
+
+
+_ENDED: Final = """
+    SELECT finding, since_id, since_at, body, last_run.id, last_run.started_at, gone_run.id, gone_run.started_at
+    FROM (
+        SELECT spells.number AS spell, finding, since_id, since_at, body,
+            max((SELECT max(run) FROM standing WHERE wording = wordings.number)) AS last
+        FROM spells CROSS JOIN wordings ON spell = spells.number WHERE target = :target GROUP BY spells.number
+    )
+    CROSS JOIN runs AS last_run ON last_run.number = last
+    CROSS JOIN runs AS gone_run
+    ON gone_run.number = (SELECT min(run) FROM entries WHERE target = :target AND run > last)
+    WHERE gone_run.number >= :oldest
+    ORDER BY gone_run.number DESC, spell
+"""
+
+
+def _ended(database: sqlite3.Connection, entry: Entry, oldest: int) -> Iterator[Ended]:
+    for key, since_id, since_at, body, last_id, last_at, gone_id, gone_at in database.execute(
+        _ENDED, {"target": entry.number, "oldest": oldest}
+    ):
+        since = Moment(run_id=since_id, at=since_at)
+        yield Ended(
+            standing=index.read_standing(key, body, since, known=False),
+            last=Moment(run_id=last_id, at=last_at),
+            gone=Moment(run_id=gone_id, at=gone_at),
+        )

@@ -1,0 +1,189 @@
+"""What has changed, on the command line: three audits of two targets, of which one gets a damaged checkpoint."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+import torch
+from jsonschema import Draft202012Validator
+from prometheus_client.openmetrics.parser import text_string_to_metric_families
+
+from remoterun.compare import diff_schema
+from remoterun.history.document import history_schema
+from tests.support.project import REMOTERUN, Project, Result, strict_json
+
+INVENTORY = """\
+defaults: {{python: {python}}}
+hosts:
+  one: {{transport: local, vars: {{checkpoints: {folder}/one}}}}
+  two: {{transport: local, vars: {{checkpoints: {folder}/two}}}}
+"""
+
+
+def _save(path: Path, step: int, *, nan: bool = False) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    generator = torch.Generator().manual_seed(step)
+    weight = torch.randn(16, 16, generator=generator)
+    if nan:
+        weight[0, 0] = float("nan")
+    torch.save({"model": {"layer.weight": weight}, "global_step": step}, path)
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
+    """Return a project of two targets, both this machine, each with checkpoints of its own."""
+    folder = tmp_path / "project"
+    folder.mkdir()
+    (folder / "inventory.yaml").write_text(INVENTORY.format(python=sys.executable, folder=tmp_path), "utf-8")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setenv("COLUMNS", "100")
+    for name in ("one", "two"):
+        _save(tmp_path / name / "step_100/checkpoint.pt", 100)
+    return Project(folder=folder)
+
+
+def _cli(*words: str) -> Result:
+    done = subprocess.run([*REMOTERUN, *words], capture_output=True, timeout=60, check=False)
+    return Result(status=done.returncode, stdout=done.stdout, stderr=done.stderr.decode("utf-8", "replace"))
+
+
+def _audit(project: Project, *words: str) -> Result:
+    return project.run("play", "check-ckpt", "--on", "one", "--on", "two", "--quiet", *words)
+
+
+def _kinds(document: dict[str, Any]) -> list[tuple[str, str]]:
+    return [(change["kind"], change["target"]) for change in document["changes"]]
+
+
+def test_three_audits_tell_one_story(project: Project, tmp_path: Path) -> None:
+    bad = tmp_path / "one/step_200/checkpoint.pt"
+    metrics = tmp_path / "remoterun.prom"
+    assert _audit(project).status == 0
+    assert _cli("diff").status == 2
+    _save(bad, 200, nan=True)
+    second = _audit(project, "--output", "junit", "--metrics", str(metrics))
+    assert second.status == 1
+
+    found = _cli("diff", "--output", "json")
+    Draft202012Validator(diff_schema()).validate(found.document)
+    assert found.status == found.document["exit_code"] == 1
+    new = [change for change in found.document["changes"] if change["kind"] == "finding_new"]
+    assert [(each["target"], each["rule"], each["tensor"]) for each in new if each["severity"] == "bad"] == [
+        ("one", "CK001", "model.layer.weight")
+    ]
+    assert ("checkpoint_new", "one") in _kinds(found.document)
+    text = _cli("diff").stdout.decode()
+    assert "new findings" in text
+    assert "step_200: model.layer.weight: 1 NaN" in text
+    assert "\x1b" not in text
+    cases = ElementTree.fromstring(second.stdout).iter("testcase")
+    assert {case.get("name"): case.find("failure") is not None for case in cases} == {"one": True, "two": False}
+    samples = [
+        sample
+        for family in text_string_to_metric_families(metrics.read_text("utf-8"))  # type: ignore[no-untyped-call]
+        for sample in family.samples
+    ]
+    assert [each.value for each in samples if each.labels.get("rule") == "CK001"] == [1.0]
+    steps = {each.labels["target"]: each.value for each in samples if each.name.endswith("checkpoint_step")}
+    assert steps == {"one": 200.0, "two": 100.0}
+
+    shutil.rmtree(bad.parent)
+    assert _audit(project).status == 0
+    gone = _cli("diff", "--output", "json").document
+    assert {("finding_gone", "one"), ("checkpoint_vanished", "one")} == set(_kinds(gone))
+    assert all(change["vanished"] for change in gone["changes"] if change["kind"] == "finding_gone")
+    assert _cli("diff", gone["after"]["run_id"]).status == 1
+
+    assert _audit(project).status == 0
+    same = _cli("diff")
+    assert (same.status, same.stdout.decode().splitlines()[-1][:20]) == (0, "nothing is different")
+    across = _cli("diff", "last", found.document["before"]["run_id"], "--output", "json").document
+    assert (across["before"], across["changed"]) == (found.document["before"], False)
+
+
+def test_history_tells_runs_and_since_when(project: Project, tmp_path: Path) -> None:
+    _audit(project)
+    _save(tmp_path / "two/step_200/checkpoint.pt", 200, nan=True)
+    for _ in range(2):
+        _audit(project)
+    shown = _cli("history", "--output", "json")
+    Draft202012Validator(history_schema()).validate(shown.document)
+    trails = {trail["target"]: trail for trail in shown.document["trails"]}
+    assert [run["status"] for run in trails["two"]["runs"]] == ["findings", "findings", "ok"]
+    assert [run["newest_step"] for run in trails["two"]["runs"]] == [200, 200, 100]
+    since = {finding["since"]["run_id"] for finding in trails["two"]["findings"] if finding["severity"] == "bad"}
+    assert since == {trails["two"]["runs"][1]["run"]["run_id"]}
+    assert {finding["severity"] for finding in trails["one"]["findings"]} <= {"info"}
+    text = _cli("history").stdout.decode()
+    assert "  two  .!!  step 200  findings  1 bad" in text
+    assert "since" in text
+    only = _cli("history", "--target", "t*", "--playbook", "check-ckpt", "--limit", "1", "--output", "json").document
+    assert [(trail["target"], len(trail["runs"])) for trail in only["trails"]] == [("two", 1)]
+    assert _cli("history", "gc").stdout == b"0 runs forgotten\n"
+
+
+def test_a_target_that_cannot_be_entered_is_unknown(project: Project) -> None:
+    _audit(project)
+    inventory = project.folder / "inventory.yaml"
+    inventory.write_text(inventory.read_text("utf-8").replace("two: {", "two: {python: /none, "), "utf-8")
+    assert _audit(project).status == 3
+    document = _cli("diff", "--output", "json").document
+    assert _kinds(document) == [("target_unreachable", "two")]
+    assert [(each["target"], each["runs"], each["code"]) for each in document["silent"]] == [
+        ("two", 1, "interpreter_missing")
+    ]
+    assert "two  unreachable  interpreter_missing: " in _cli("diff").stdout.decode()
+
+
+REFUSED = (
+    ("diff last last last", "two runs can be compared; 3 were named"),
+    ("diff last --playbook check-ckpt", "--playbook chooses the newest run"),
+    ("diff last", "no earlier run of check-ckpt"),
+    ("diff last last", "did not come before"),
+    ("diff --playbook other", "no two runs of other"),
+    ("diff 2099", "no run 2099 has been kept"),
+    ("diff --output junit", "junit tells of runs"),
+    ("history --target three", "no run of a target like three has been kept"),
+    ("history --playbook probe", "no run of a playbook like probe has been kept"),
+)
+
+
+def test_what_cannot_be_told_is_said(project: Project) -> None:
+    _audit(project)
+    for words, message in REFUSED:
+        result = _cli(*words.split())
+        assert (result.status, message in result.stderr) == (2, True), (words, result.stderr)
+
+
+def test_metrics_are_refused_before_anything_runs_and_change_no_result(project: Project, tmp_path: Path) -> None:
+    for words in (["--metrics", str(tmp_path / "no/file")], ["--metrics", str(tmp_path / "file"), "--detach"]):
+        refused = _audit(project, *words)
+        assert (refused.status, "--metrics: " in refused.stderr) == (2, True)
+    assert _cli("runs").status == 2
+    (tmp_path / "taken").mkdir()
+    result = _audit(project, "--metrics", str(tmp_path / "taken"), "--output", "json")
+    assert (result.status, result.document["status"]) == (0, "ok")
+    assert "the metrics can't be written" in result.stderr
+    kept = _cli("show", "last", "--output", "junit")
+    assert kept.status == 0
+    assert [case.get("name") for case in ElementTree.fromstring(kept.stdout).iter("testcase")] == ["one", "two"]
+
+
+def test_problems_are_told_as_tests_too(project: Project) -> None:
+    result = project.run("play", "check-ckpt", "--on", "nobody", "--output", "junit")
+    assert result.status == 2
+    (case,) = ElementTree.fromstring(result.stdout).iter("testcase")
+    assert case.find("error") is not None
+
+
+@pytest.mark.parametrize("document", ["diff", "history"])
+def test_schemas_are_printed(document: str) -> None:
+    schema = strict_json(_cli("schema", document).stdout)
+    Draft202012Validator.check_schema(schema)
+    assert schema["title"] == f"remoterun/{document}/1"

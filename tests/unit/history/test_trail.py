@@ -1,0 +1,272 @@
+"""Runs one after the other: what the database keeps of them says the same as the runs themselves."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+import tempfile
+from contextlib import closing
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jsonschema import Draft202012Validator
+
+from remoterun.compare import Difference, Kind, State, difference, difference_document, follow
+from remoterun.history import History, HistoryError, Journal
+from remoterun.history.database import _SCRIPTS
+from remoterun.history.document import history_schema, trails_document
+from remoterun.history.text import trails_text
+from remoterun.model import Run, Status
+from tests.support import audits
+from tests.support.audits import audited, keep, nan, run, silent
+
+A, B, C = "kpro6/200", "kpro6/201", "kpro7/300"
+VERSION_1 = Path(__file__).parents[2] / "data/history/version-1.sqlite3"
+
+
+def _found(history: History, earlier: str | None, later: str) -> Difference:
+    return history.difference(None if earlier is None else history.find(earlier), history.find(later))
+
+
+def _pure(days: list[Run], earlier: int | None, later: int) -> Difference:
+    """Tell the difference by the runs alone."""
+    states = [State()]
+    for each in days[:later]:
+        states.append(follow(states[-1], each))
+    state = states[0] if earlier is None else states[earlier + 1]
+    return difference(state, days[later], states[-1])
+
+
+# --- the same as the runs say -----------------------------------------------------------------------------------------
+
+
+@settings(max_examples=25)
+@given(audits.sequences(), st.data())
+def test_the_database_and_the_runs_say_the_same(days: list[Run], data: st.DataObject) -> None:
+    later = data.draw(st.integers(0, len(days) - 1))
+    earlier = data.draw(st.one_of(st.none(), st.integers(0, later - 1)) if later else st.none())
+    with tempfile.TemporaryDirectory() as name:
+        for each in days:
+            keep(Path(name), each)
+        for again in (False, True):
+            if again:  # as if every run had been cut
+                with closing(sqlite3.connect(f"{name}/history.sqlite3")) as database, database:
+                    for table in ("standing", "entries"):
+                        database.execute(f"DELETE FROM {table}")
+                    database.execute("UPDATE runs SET followed = 0")
+            with History.open(Path(name)) as history:
+                found = _found(history, None if earlier is None else days[earlier].run_id, days[later].run_id)
+            assert difference_document(found) == difference_document(_pure(days, earlier, later))
+
+
+def test_a_run_that_is_taken_up_again_changes_what_came_after(tmp_path: Path) -> None:
+    days = [run(0, audited(A, [3])), run(1, audited(A, [3], nan(3))), run(2, audited(A, [3], nan(3)))]
+    keep(tmp_path, days[0])
+    keep(tmp_path, days[1], most=1)
+    keep(tmp_path, days[2])
+    with History.open(tmp_path) as history:
+        found = _found(history, days[0].run_id, days[2].run_id)
+    assert [each.since.run_id for each in found.changes if each.kind is Kind.FINDING_NEW] == [days[2].run_id]
+    again = Journal(tmp_path, pytest.fail, replace(days[1], outcomes=()))
+    for event in audits.events(days[1]):
+        again(event)
+    again.close()
+    with History.open(tmp_path) as history:
+        found = _found(history, days[1].run_id, days[2].run_id)
+    assert [each.since.run_id for each in found.persisting] == [days[1].run_id]
+
+
+def test_a_run_that_was_cut_counts_as_far_as_it_came(tmp_path: Path) -> None:
+    bad = run(1, audited(A, [3], nan(3)), audited(B, [3], nan(3)))
+    events_of_a = 1 + len(bad.outcomes[0].records) + 1
+    keep(tmp_path, run(0, audited(A, [3]), audited(B, [3])))
+    keep(tmp_path, bad, most=events_of_a)
+    keep(tmp_path, run(2, audited(A, [3], nan(3)), audited(B, [3], nan(3))))
+    with History.open(tmp_path) as history:
+        (last, cut, first) = history.runs()
+        assert cut.status is None
+        assert history.previous(last) == first
+        found = history.difference(first, last)
+        partly = history.difference(first, cut)
+    assert [(each.target, each.since.run_id) for each in found.changes if each.kind is Kind.FINDING_NEW] == [
+        (A, cut.run_id),
+        (B, last.run_id),
+    ]
+    assert [each.target for each in partly.changes] == [A]
+    assert partly.silent == ()
+
+
+def test_runs_that_go_on_are_left_out(tmp_path: Path) -> None:
+    keep(tmp_path, run(0, audited(A, [3])))
+    journal = Journal(tmp_path, pytest.fail)
+    journal(audits.events(run(1, audited(A, [3])))[0])
+    keep(tmp_path, run(2, audited(A, [4, 3])))
+    with History.open(tmp_path) as history:
+        last, going_on, first = history.runs()
+        assert history.comparable() == (first, last)
+        with pytest.raises(HistoryError, match="has not ended yet"):
+            history.difference(first, going_on)
+    journal.close()
+
+
+# --- which runs are compared ------------------------------------------------------------------------------------------
+
+
+def test_runs_of_one_playbook_with_common_targets_are_compared(tmp_path: Path) -> None:
+    days = [
+        run(0, audited(A, [3]), audited(B, [3])),
+        run(1, audited(A, [3]), playbook="other"),
+        run(2, audited(C, [3])),
+        run(3, audited(B, [3])),
+    ]
+    for each in days:
+        keep(tmp_path, each)
+    with History.open(tmp_path) as history:
+        kept = {each.run_id: each for each in history.runs()}
+        own = [kept[each.run_id] for each in days]
+        assert [history.previous(each) for each in own] == [None, None, None, own[0]]
+        assert history.comparable() == (own[0], own[3])
+        assert history.comparable("other") is None
+        with pytest.raises(HistoryError, match=f"{own[1].run_id} is a run of other, {own[3].run_id} one of check-ckpt"):
+            history.difference(own[1], own[3])
+        with pytest.raises(HistoryError, match="did not come before"):
+            history.difference(own[3], own[0])
+
+
+# --- how targets fared ------------------------------------------------------------------------------------------------
+
+
+def _three_days(folder: Path) -> list[Run]:
+    days = [
+        run(0, audited(A, [3], nan(3)), audited(B, [30, 20], nan(20)), audited(C, [1])),
+        run(1, audited(A, [4, 3], nan(3)), audited(B, [30, 20], nan(20)), silent(C)),
+        run(2, audited(A, [5, 4, 3], nan(3), name="train"), audited(B, [30]), silent(C)),
+    ]
+    for each in days:
+        keep(folder, each)
+    return days
+
+
+def test_trails_tell_runs_findings_and_silence(tmp_path: Path) -> None:
+    days = _three_days(tmp_path)
+    with History.open(tmp_path) as history:
+        found = {trail.target: trail for trail in history.trails(with_ended=True)}
+        assert [[stop.status for stop in found[each].stops] for each in (A, B, C)] == [
+            [Status.FINDINGS, Status.FINDINGS, Status.FINDINGS],
+            [Status.OK, Status.FINDINGS, Status.FINDINGS],
+            [Status.UNREACHABLE, Status.UNREACHABLE, Status.OK],
+        ]
+        assert [(stop.checkpoints, stop.newest) for stop in found[A].stops] == [(3, 5), (2, 4), (1, 3)]
+        assert [(each.identity.subject, each.since.run_id) for each in found[A].standing] == [
+            ("step_3", days[0].run_id)
+        ]
+        assert [(each.standing.identity.subject, each.last.run_id, each.gone.run_id) for each in found[B].ended] == [
+            ("step_20", days[1].run_id, days[2].run_id)
+        ]
+        silence = found[C].silence
+        assert silence is not None
+        assert (silence.runs, silence.since.run_id) == (2, days[1].run_id)
+        assert found[A].name == "train"
+        assert [trail.target for trail in history.trails(target="tr*in")] == [A]
+        assert [trail.target for trail in history.trails(target="kpro6/*", most=1)] == [A, B]
+        assert [len(trail.stops) for trail in history.trails(most=1)] == [1, 1, 1]
+        assert history.trails(playbook="other") == []
+
+
+def test_the_text_of_trails_lines_up(tmp_path: Path) -> None:
+    _three_days(tmp_path)
+    with History.open(tmp_path) as history:
+        trails = history.trails(with_ended=True)
+    lines = trails_text(trails, width=100, color=False).splitlines()
+    assert lines[1:5] == [
+        "  kpro6/200  train  !!!  step 5   findings  1 bad",
+        "  kpro6/201         !!.  step 30  ok",
+        f"  kpro7/300         .UU  step 1   unreachable since {trails[2].stops[1].run.at[:10]}",
+        "  . ok  ! findings  U unreachable",
+    ]
+    assert "findings that went away" in lines
+    for width in (40, 80):
+        assert max(map(len, trails_text(trails, width=width, color=False).splitlines())) <= width
+
+
+def test_the_document_of_trails_follows_its_schema(tmp_path: Path) -> None:
+    _three_days(tmp_path)
+    Draft202012Validator.check_schema(history_schema())
+    with History.open(tmp_path) as history:
+        document = trails_document(history.trails(with_ended=True))
+    Draft202012Validator(history_schema()).validate(document)
+    assert len(document["trails"]) == 3  # type: ignore[arg-type]
+
+
+# --- older databases, forgotten runs ----------------------------------------------------------------------------------
+
+
+def test_a_database_of_the_first_version_is_followed_from_its_beginning(tmp_path: Path) -> None:
+    shutil.copy(VERSION_1, tmp_path / "history.sqlite3")
+    with History.open(tmp_path) as history:
+        last, cut, second, first = history.runs()
+        assert (cut.status, history.previous(last)) == (None, second)
+        found = history.difference(first, last)
+        trails = {trail.target: trail for trail in history.trails()}
+    assert [(each.kind, each.target) for each in found.changes[:2]] == [
+        (Kind.FINDING_NEW, A),
+        (Kind.TARGET_UNREACHABLE, C),
+    ]
+    assert [each.since.run_id for each in trails[A].standing] == [second.run_id]
+    assert [(each.runs, each.since.run_id) for each in found.silent] == [(2, second.run_id)]
+    with closing(sqlite3.connect(tmp_path / "history.sqlite3")) as database:
+        assert database.execute("PRAGMA user_version").fetchone() == (len(_SCRIPTS),)
+        assert database.execute("SELECT count(*) FROM runs WHERE followed = 0").fetchone() == (0,)
+
+
+def test_since_when_outlives_the_runs_that_are_forgotten(tmp_path: Path) -> None:
+    days = [run(day, audited(A, [3], nan(3)), silent(B)) for day in range(4)]
+    for each in days:
+        keep(tmp_path, each)
+    with History.open(tmp_path) as history:
+        assert history.forget(datetime.now(UTC) - audits.START - timedelta(days=1.5)) == 2
+        previous = history.previous(history.find("last"))
+        assert previous is not None
+        found = history.difference(previous, history.find("last"))
+        assert [each.since.run_id for each in found.persisting] == [days[0].run_id]
+        assert [(each.runs, each.since.run_id) for each in found.silent] == [(4, days[0].run_id)]
+        history.forget(timedelta(days=1))
+    with closing(sqlite3.connect(tmp_path / "history.sqlite3")) as database:
+        for name in ("targets", "entries", "spells", "wordings", "standing"):
+            assert database.execute(f"SELECT count(*) FROM {name}").fetchone() == (0,), name
+
+
+def test_words_that_stay_the_same_are_written_once(tmp_path: Path) -> None:
+    for day in range(6):
+        keep(tmp_path, run(day, audited(A, [3], nan(3, count=152 if day < 3 else 200))))
+    with closing(sqlite3.connect(tmp_path / "history.sqlite3")) as database:
+        counts = [
+            database.execute(f"SELECT count(*) FROM {name}").fetchone()[0]
+            for name in ("spells", "wordings", "standing")
+        ]
+    assert counts == [1, 2, 6]
+
+
+def test_no_question_reads_a_whole_table(tmp_path: Path) -> None:
+    """Whatever has a row for each target of each run, or more, is looked into by an index."""
+    days = _three_days(tmp_path)
+    asked: list[str] = []
+    with History.open(tmp_path) as history:
+        last = history.find(days[2].run_id)
+        history._database.set_trace_callback(asked.append)
+        history.difference(history.previous(last), last)
+        history.comparable()
+        history.trails(target="kpro6/*", with_ended=True)
+        history._database.set_trace_callback(None)
+        steps = [
+            step.split()
+            for statement in asked
+            for *_, step in history._database.execute(f"EXPLAIN QUERY PLAN {statement}")
+        ]
+    large = {"jobs", "records", "entries", "standing", "spells", "wordings"}
+    assert {words[1] for words in steps if words[0] == "SCAN"}.isdisjoint(large)
+    assert large <= {words[1] for words in steps if words[0] == "SEARCH"}
