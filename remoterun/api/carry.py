@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from remoterun.model import Manner
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from remoterun.errors import Problem
     from remoterun.events import OnEvent
@@ -27,13 +27,15 @@ async def carry_out(
     vault: Vault | None = None,
     ask: Ask | None = None,
     manner: Manner = Manner.FOLLOW,
+    fabric: Mapping[str, object] | None = None,
 ) -> Run:
     """Carry out a plan inside a running event loop.
 
     Cancelling the task leaves at once; `control` ends the run in an orderly way. `earlier` is what is known of a run
     that is taken up again. `vault` holds the plan's secrets, which are fetched here when it is left out; `ask` asks a
     person for passphrases of keys and passwords. In another
-    `manner` than to follow the run, outcomes of targets still at work are `running`.
+    `manner` than to follow the run, outcomes of targets still at work are `running`. `fabric` holds connections that a
+    person has made with Fabric, by the key of the host.
 
     Raises:
         ConfigError: secrets cannot be had; nothing was started then.
@@ -45,7 +47,9 @@ async def carry_out(
 
         vault = await in_daemon(lambda: secrets_of(plan, earlier))
     try:
-        return await execute(plan, on_event or _ignore, control, earlier, vault=vault, manner=manner, ask=ask)
+        return await execute(
+            plan, on_event or _ignore, control, earlier, vault=vault, manner=manner, ask=ask, fabric=fabric
+        )
     except Exception as error:
         clean = vault.bug(error)
         if clean is error:

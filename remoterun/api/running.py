@@ -66,12 +66,20 @@ class Running:
     cancellation leaves at once.
     """
 
-    def __init__(self, plan: Plan, on_event: OnEvent | None = None, *, history: bool = False) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        on_event: OnEvent | None = None,
+        *,
+        history: bool = False,
+        fabric: Mapping[str, object] | None = None,
+    ) -> None:
         from remoterun.runner import Control
 
         self.plan = plan
         self._on_event = on_event
         self._history = history
+        self._fabric = fabric
         self._control = Control()
         self._trouble: Exception | None = None
         self._task: asyncio.Task[Run] | None = None
@@ -168,7 +176,7 @@ class Running:
                 self._outcomes.put_nowait(event.outcome)
 
         try:
-            run = await carry_out(self.plan, listen, self._control)
+            run = await carry_out(self.plan, listen, self._control, fabric=self._fabric)
         finally:
             if journal is not None:
                 journal.close()
@@ -192,7 +200,7 @@ def aplay(playbook: str | Playbook, **options: Unpack[Options]) -> Running:
     Raises:
         ConfigError: when anything in the project or the options is wrong; nothing was started then.
     """
-    return _running(options, _project(options).plan_play(playbook, _choice(options)))
+    return _running(options, project_of(options).plan_play(playbook, choice_of(options)))
 
 
 def arun_script(
@@ -209,7 +217,7 @@ def arun_script(
     else:
         name, source = Path(script).name, Path(script).read_bytes()
     work = ScriptWork(name=name, source=source, args=tuple(map(fsencode, args)))
-    return _running(options, _project(options).plan_work(name, work, _choice(options)))
+    return _running(options, project_of(options).plan_work(name, work, choice_of(options)))
 
 
 def arun_program(argv: Sequence[str | bytes], **options: Unpack[Options]) -> Running:
@@ -219,7 +227,7 @@ def arun_program(argv: Sequence[str | bytes], **options: Unpack[Options]) -> Run
         ConfigError: when anything in the project or the options is wrong; nothing was started then.
     """
     work = ExecWork(argv=tuple(map(fsencode, argv)))
-    return _running(options, _project(options).plan_work(str(argv[0]), work, _choice(options)))
+    return _running(options, project_of(options).plan_work(str(argv[0]), work, choice_of(options)))
 
 
 def play(playbook: str | Playbook, **options: Unpack[Options]) -> Run:
@@ -231,27 +239,29 @@ def play(playbook: str | Playbook, **options: Unpack[Options]) -> Run:
     Raises:
         ConfigError: when anything in the project or the options is wrong; nothing was started then.
     """
-    return _wait_for(aplay(playbook, **options))
+    return wait_for(aplay(playbook, **options))
 
 
 def run_script(
     script: str | PathLike[str] | bytes, args: Sequence[str | bytes] = (), **options: Unpack[Options]
 ) -> Run:
     """Run a local Python file on the targets and return the run that came of it; as `arun_script`, but it blocks."""
-    return _wait_for(arun_script(script, args, **options))
+    return wait_for(arun_script(script, args, **options))
 
 
 def run_program(argv: Sequence[str | bytes], **options: Unpack[Options]) -> Run:
     """Run any program on the targets and return the run that came of it; as `arun_program`, but it blocks."""
-    return _wait_for(arun_program(argv, **options))
+    return wait_for(arun_program(argv, **options))
 
 
-def _project(options: Options) -> Project:
+def project_of(options: Options) -> Project:
+    """Load the project that options name."""
     said = options.get("project")
     return said if isinstance(said, Project) else Project.load(Path(fspath(said)) if said is not None else None)
 
 
-def _choice(options: Options) -> Choice:
+def choice_of(options: Options) -> Choice:
+    """Put options together as the planning takes them."""
     return Choice(
         on=tuple(options.get("on", ())),
         without=tuple(options.get("without", ())),
@@ -282,7 +292,8 @@ async def _end_of(running: Running) -> Run:
     return await running
 
 
-def _wait_for(running: Running) -> Run:
+def wait_for(running: Running) -> Run:
+    """Block until a run has ended, wherever that is called."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:

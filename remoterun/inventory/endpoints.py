@@ -100,6 +100,8 @@ def jump_chain(
     flat = [*(hosts[0].jump or ()), *hosts] if hosts else []
     if local := [host.key for host in hosts if host.transport == "local"]:
         raise ValueError(f"{local[0]} is this machine: there is nothing to jump through")
+    if other := [host.key for host in hosts if host.transport == "fabric"]:
+        raise ValueError(f"{other[0]} is reached by Fabric, which lets only its own connections through")
     if len({host.key for host in flat}) < len(flat):
         raise ValueError(f"the chain {' > '.join(host.key for host in flat)} goes through a host twice")
     if len(flat) > MOST_JUMPS:

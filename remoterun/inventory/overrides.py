@@ -132,16 +132,17 @@ class Flags:
         become = host.become if said.become is None else said.sudo
         if host.transport == "local":
             return replace(host, become=become)
+        fabrics = host.transport == "fabric"
         return replace(
             host,
             port=host.port if said.port is None else said.port,
             user=host.user if said.user is None else said.user,
             identity_files=host.identity_files if said.identity_files is None else said.identity_files,
             known_hosts=host.known_hosts if said.known_hosts is None else said.known_hosts,
-            host_key=host.host_key if said.host_key is None else said.host_key,
+            host_key=host.host_key if said.host_key is None or fabrics else said.host_key,
             accept_new=said.host_key is None and host.accept_new,
             ssh_config=host.ssh_config if said.ssh_config is None else said.ssh_config,
-            jump=host.jump if jump is None else jump,
+            jump=host.jump if jump is None or fabrics else jump,
             become=become,
         )
 

@@ -35,6 +35,7 @@ _PYTHON: Final = ("venv",)
 
 _DEEPEST_GROUP: Final = 16
 _SSH_KEYS: Final = ("address", "port", "user", "identity_file", "known_hosts", "host_key", "ssh_config", "jump")
+_NOT_FABRICS: Final = ("host_key", "jump")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,6 +194,10 @@ class _Resolver:
                 for name in sorted(file.model_fields_set.intersection(_SSH_KEYS)):
                     self._report(("hosts", key, name), "has no meaning with `transport: local`: remove one of the two")
                 self._hosts[key] = login.local_host(key)
+            elif file.transport == "fabric":
+                for name in sorted(file.model_fields_set.intersection(_NOT_FABRICS)):
+                    self._report(("hosts", key, name), "has no meaning with `transport: fabric`: remove one of the two")
+                self._hosts[key] = login.fabric_host(key, file.address or key)
             else:
                 self._hosts[key] = login.host(key, file.address or key, jump=self._jump_of(key, (*via, key)))
         return self._hosts[key]

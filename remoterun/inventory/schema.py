@@ -278,8 +278,9 @@ class HostFile(LoginKeys):
         description="pinned fingerprint or fingerprints (SHA256:...); nothing else is trusted then; or accept-new, or "
         "strict",
     )
-    transport: Literal["ssh", "local"] | None = Field(
-        default=None, description="local: this machine itself, without SSH"
+    transport: Literal["ssh", "local", "fabric"] | None = Field(
+        default=None,
+        description="local: this machine itself, without SSH; fabric: as Fabric reaches it, with fabric.yaml",
     )
     hop: HopKind | None = Field(default=None, description="how its guests are entered (default pct)")
     is_target: bool | None = Field(

@@ -72,6 +72,11 @@ class Login:
             concurrency=replace(Concurrency(), **self.concurrency),
         )
 
+    def fabric_host(self, key: str, address: str) -> Host:
+        """Build the record of a host that Fabric reaches, by the gateways it knows."""
+        host = self.host(key, address, jump=None)
+        return replace(host, host_key=(), accept_new=False, transport="fabric")
+
     def local_host(self, key: str) -> Host:
         """Build the record of this machine itself, reached without SSH."""
         return Host(

@@ -1,4 +1,7 @@
-"""Sessions to targets, by SSH and local: connections shared and bounded. Only here is asyncssh imported, and lazily."""
+"""Sessions to targets, by SSH, by Fabric and local: connections shared and bounded.
+
+Only here are asyncssh and fabric imported, and lazily.
+"""
 
 from remoterun.transports.pool import Pool
 from remoterun.transports.session import ConnectionLost, Exit, OnPhase, Session, SessionEnded

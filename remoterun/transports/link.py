@@ -11,8 +11,7 @@ from remoterun.model import Phase, format_duration
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from remoterun.transports.session import OnPhase
-    from remoterun.transports.ssh import Connection
+    from remoterun.transports.session import Connection, OnPhase
 
 # A further login costs both sides about as much as a short session takes, so a little patience comes first.
 _PATIENCE_S: Final = 0.5

@@ -21,17 +21,18 @@ from remoterun.model import Concurrency, Host, Phase, format_duration
 from remoterun.transports.dial import in_daemon
 from remoterun.transports.link import Budget, Link
 from remoterun.transports.local import LocalSession
-from remoterun.transports.session import ConnectionLost
+from remoterun.transports.session import ConnectionLost, SessionRefused
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Sequence
+    from collections.abc import AsyncIterator, Callable, Mapping, Sequence
     from types import TracebackType
 
+    from remoterun.transports.fabric import FabricConnection
     from remoterun.transports.keyring import Ask, Keyring
     from remoterun.transports.link import Stage
     from remoterun.transports.route import Route
     from remoterun.transports.session import OnPhase, Session
-    from remoterun.transports.ssh import Connection, SshSession
+    from remoterun.transports.ssh import Connection
 
 _T = TypeVar("_T")
 
@@ -46,11 +47,15 @@ class Pool:
     Args:
         keepalive_s: after this silence a connection is asked for a sign of life; after three in vain it is given up.
         ask: asks a person for passphrases and passwords; without it, nobody is asked.
+        fabric: connections that a person has made with Fabric, by the key of the host; others are made here.
     """
 
-    def __init__(self, *, keepalive_s: float = 10.0, ask: Ask | None = None) -> None:
+    def __init__(
+        self, *, keepalive_s: float = 10.0, ask: Ask | None = None, fabric: Mapping[str, object] | None = None
+    ) -> None:
         self._keepalive_s = keepalive_s
         self._ask = ask
+        self._fabric = fabric or {}
         self._keys: Keyring | None = None
         self._links: dict[Host, Link] = {}
         self._gates: dict[object, asyncio.Semaphore] = {}
@@ -94,7 +99,7 @@ class Pool:
         enter = _EnterSlot(self._gate(("enter", _place(host)), host.concurrency.enter), on_phase)
         async with contextlib.AsyncExitStack() as stack:
             stack.callback(enter.give)
-            session: LocalSession | SshSession
+            session: Session
             if host.transport == "local":
                 await enter.take()
                 enter.begin()
@@ -118,13 +123,11 @@ class Pool:
         enter_s: float | None,
         enter: _EnterSlot,
         on_phase: OnPhase,
-    ) -> tuple[SshSession, Callable[[], None]]:
+    ) -> tuple[Session, Callable[[], None]]:
         """Open a session, and return it with what gives its slot back."""
         # Before queuing to enter: a host that cannot be reached must not hold anybody up there.
         await self._up(host, Budget(connect_s), on_phase)
         await enter.take()
-        from remoterun.transports.ssh import SessionRefused, open_session
-
         since = asyncio.get_running_loop().time()
         lost = False
         while True:
@@ -137,7 +140,7 @@ class Pool:
             enter.begin()
             try:
                 async with asyncio.timeout(enter_s):
-                    session = await open_session(carrier.connection, argv, enter.give)
+                    session = await carrier.connection.open_session(argv, enter.give)
             except SessionRefused as error:
                 if not carrier.connection.closed:
                     link.refused(carrier, str(error))
@@ -176,6 +179,10 @@ class Pool:
             link.raise_failure(budget)
         if jumps > MAX_JUMPS:
             raise TargetError("connect_failed", f"more than {MAX_JUMPS} jump hosts: do they lead in a circle?")
+        if host.transport == "fabric":
+            link.gate = self._gate(("login", host.address, host.port), host.concurrency.logins)
+            await link.up(partial(self._log_in_by_fabric, host, link), budget, on_phase)
+            return link
         route = await self._route(host, budget)
         via: Link | None = None
         if route.via is not None:
@@ -219,10 +226,22 @@ class Pool:
             known = await asyncio.shield(
                 self._read(("known_hosts", route.known_hosts), partial(load_known_hosts, route.known_hosts))
             )
-            onward = via.connection if via is not None else None
+            onward = cast("Connection | None", via.connection) if via is not None else None
             if via is not None and onward is None:
                 raise TargetError("connect_failed", "the connection to its jump host was lost")
             return await login(route, known, onward, stage, self._keyring, keepalive_s=self._keepalive_s)
+
+    async def _log_in_by_fabric(
+        self, host: Host, link: Link, stage: Stage, begin: Callable[[], None]
+    ) -> FabricConnection:
+        from remoterun.transports.fabric import login
+
+        given = self._fabric.get(host.key)
+        if given is not None and link.connection is not None:
+            raise TargetError("connect_failed", "a connection of a person's own is the only one there")
+        async with link.gate:
+            begin()
+            return await login(host, given, stage)
 
     @property
     def _keyring(self) -> Keyring:
@@ -252,7 +271,7 @@ class Pool:
             raise _labelled(error, f"its jump host {host.key}") from error
         if link.connection is None:
             raise TargetError("connect_failed", "the connection to its jump host was lost")
-        return link.connection
+        return cast("Connection", link.connection)
 
     async def _route(self, host: Host, budget: Budget) -> Route:
         import_asyncssh()

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from remoterun.model import Captured, Phase
 from remoterun.records import dataclass
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
 
 
 class OnPhase(Protocol):
@@ -29,6 +32,10 @@ class SessionEnded(Exception):  # noqa: N818 - not an error: it says where to lo
 
 class ConnectionLost(SessionEnded):
     """Say that the connection died under the session."""
+
+
+class SessionRefused(Exception):  # noqa: N818 - the pool tries elsewhere; only if it cannot is this an error
+    """Say that the server opened no session; certainly nothing was started."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +81,26 @@ class Session(Protocol):
 
     async def close(self) -> None:
         """Close the channel within about a second, whatever the far side does. May be called again."""
+
+
+class Connection(Protocol):
+    """Be one authenticated connection to a host, whoever made it."""
+
+    @property
+    def closed(self) -> bool:
+        """Tell whether it is gone."""
+
+    async def open_session(self, argv: Sequence[str], entered: Callable[[], None]) -> Session:
+        """Start a program. Cancelling leaves no channel behind.
+
+        Raises:
+            SessionRefused: the server opens no further session, or is gone; certainly nothing was started.
+            ConnectionLost: the connection died.
+            TargetError: the server opens sessions but runs no commands in them.
+        """
+
+    async def close(self) -> None:
+        """Disconnect, within half a second."""
 
 
 class Capture:

@@ -24,7 +24,7 @@ from remoterun.errors import TargetError
 from remoterun.transports.dial import ProxyCommand, dial, lookup
 from remoterun.transports.hostkeys import Judge
 from remoterun.transports.keyring import RefusedError, is_locked, key_files
-from remoterun.transports.session import ConnectionLost, Duplex, Exit
+from remoterun.transports.session import ConnectionLost, Duplex, Exit, SessionRefused
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -46,10 +46,6 @@ _BACKOFF_S: Final = 0.2
 _Opening: TypeAlias = "asyncio.Future[tuple[asyncssh.SSHClientChannel[bytes], asyncssh.SSHClientSession[bytes]]]"
 
 
-class SessionRefused(Exception):  # noqa: N818 - the pool tries elsewhere; only if it cannot is this an error
-    """Say that the server opened no session; certainly nothing was started."""
-
-
 class Connection:
     """Hold one authenticated connection and what it stands on."""
 
@@ -63,7 +59,7 @@ class Connection:
         """Tell whether the connection is gone."""
         return self.ssh.is_closed()
 
-    def abandon(self, opening: _Opening) -> None:
+    def _abandon(self, opening: _Opening) -> None:
         """Close a channel as soon as it is open."""
 
         def close(done: _Opening) -> None:
@@ -73,6 +69,38 @@ class Connection:
 
         self._abandoned.add(opening)
         opening.add_done_callback(close)
+
+    async def open_session(self, argv: Sequence[str], entered: Callable[[], None]) -> SshSession:
+        """Start a program. Cancelling leaves no channel behind.
+
+        Raises:
+            SessionRefused: the server opens no further session, or is gone; certainly nothing was started.
+            ConnectionLost: the connection died.
+            TargetError: the server opens sessions but runs no commands in them.
+        """
+        session = SshSession(entered)
+        # The one place where a command line is quoted. A cancelled opening must still be seen through, or the channel
+        # would stay open at the server: asyncssh forgets a cancelled one.
+        opening = asyncio.ensure_future(
+            self.ssh.create_session(
+                lambda: _Callbacks(session), shlex.join(argv), encoding=None, window=_WINDOW_BYTES, request_pty=False
+            )
+        )
+        try:
+            await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            self._abandon(opening)
+            raise
+        except asyncssh.ChannelOpenError as error:
+            # Any other is the answer to the opening, so the program was not asked for yet.
+            if error.code != OPEN_REQUEST_SESSION_FAILED:
+                raise SessionRefused(str(error)) from error
+            if not self.closed:
+                raise TargetError("session_refused", "the SSH server runs no commands for this login") from error
+            raise ConnectionLost("the SSH connection was closed") from error
+        except (OSError, asyncssh.Error) as error:
+            raise ConnectionLost(str(error) or type(error).__name__) from error
+        return session
 
     async def close(self) -> None:
         """Disconnect, within half a second."""
@@ -420,35 +448,3 @@ class _Callbacks(asyncssh.SSHClientSession[bytes]):
 
     def resume_writing(self) -> None:
         self._session.release()
-
-
-async def open_session(connection: Connection, argv: Sequence[str], entered: Callable[[], None]) -> SshSession:
-    """Start a program on a connection. Cancelling leaves no channel behind.
-
-    Raises:
-        SessionRefused: the server opens no further session, or is gone; certainly nothing was started.
-        ConnectionLost: the connection died.
-        TargetError: the server opens sessions but runs no commands in them.
-    """
-    session = SshSession(entered)
-    # The one place where a command line is quoted. A cancelled opening must still be seen through, or the channel would
-    # stay open at the server: asyncssh forgets a cancelled one.
-    opening = asyncio.ensure_future(
-        connection.ssh.create_session(
-            lambda: _Callbacks(session), shlex.join(argv), encoding=None, window=_WINDOW_BYTES, request_pty=False
-        )
-    )
-    try:
-        await asyncio.shield(opening)
-    except asyncio.CancelledError:
-        connection.abandon(opening)
-        raise
-    except asyncssh.ChannelOpenError as error:
-        if error.code != OPEN_REQUEST_SESSION_FAILED:  # the answer to the opening, so the program was not asked for yet
-            raise SessionRefused(str(error)) from error
-        if not connection.closed:
-            raise TargetError("session_refused", "the SSH server runs no commands for this login") from error
-        raise ConnectionLost("the SSH connection was closed") from error
-    except (OSError, asyncssh.Error) as error:
-        raise ConnectionLost(str(error) or type(error).__name__) from error
-    return session

@@ -202,7 +202,7 @@ def test_references_are_judged_once_the_rest_is_right(file: Path) -> None:
         ("{identity_file: 3}", "h.identity_file", "must be a list, not 3"),
         ("{identity_file: [a, 3]}", "h.identity_file.1", "must be text, not 3"),
         ('{identity_file: "a\\0b"}', "h.identity_file", "not a path"),
-        ("{transport: telnet}", "h.transport", "must be 'ssh' or 'local', not 'telnet'"),
+        ("{transport: telnet}", "h.transport", "must be 'ssh', 'local' or 'fabric', not 'telnet'"),
         ("{become: su}", "h.become", "must be 'sudo' or 'none', not 'su'"),
         ("{hop: docker}", "h.hop", "not 'docker'"),
         ("{hop: none, guests: {100: }}", "h.hop", "the host has guests"),
@@ -242,6 +242,8 @@ def test_references_are_judged_once_the_rest_is_right(file: Path) -> None:
         ("{guests: {100: {name: grp}}}", "h.guests.100.name", "taken (by the group grp)"),
         ("{guests: {100: {address: x}}}", "h.guests.100.address", "unknown key"),
         ("{transport: local, port: 22}", "h.port", "no meaning with `transport: local`"),
+        ("{transport: fabric, jump: other}", "h.jump", "no meaning with `transport: fabric`"),
+        ("{transport: fabric, host_key: accept-new}", "h.host_key", "no meaning with `transport: fabric`"),
     ],
 )
 def test_wrong_values(file: Path, host: str, path: str | None, words: str) -> None:
