@@ -49,7 +49,7 @@ def _parsed(path: Path, data: bytes) -> Playbook:
 
     file = checked.value
     steps = [_step(said, ("steps", number), report) for number, said in enumerate(file.steps)] if file else []
-    secrets = _secrets(file.secrets or {}, path.parent, report) if file else {}
+    secrets = secret_sources(file.secrets or {}, path.parent, ("secrets",), report) if file else {}
     if file is not None and checked.whole:
         _check_references(file, steps, report)
     if problems or file is None:
@@ -66,16 +66,20 @@ def _parsed(path: Path, data: bytes) -> Playbook:
     )
 
 
-def _secrets(
-    said: Mapping[str, SecretFile], folder: Path, report: Callable[[tuple[str | int, ...], str], None]
+def secret_sources(
+    said: Mapping[str, SecretFile],
+    folder: Path,
+    place: tuple[str | int, ...],
+    report: Callable[[tuple[str | int, ...], str], None],
 ) -> dict[str, SecretSource]:
+    """Return where the secrets come from that stand at `place` in a file of `folder`; `report` takes what is wrong."""
     secrets: dict[str, SecretSource] = {}
     for name, secret in said.items():
         if secret.file is not None:
             try:
                 secrets[name] = SecretSource(kind="file", words=(local_path(secret.file, folder),))
             except ValueError as error:
-                report(("secrets", name, "file"), str(error))
+                report((*place, name, "file"), str(error))
         elif secret.env is not None:
             secrets[name] = SecretSource(kind="env", words=(secret.env,))
         else:

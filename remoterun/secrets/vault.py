@@ -99,7 +99,7 @@ def open_vault(
     problems: list[Problem] = []
     for name in needed:
         try:
-            values[name] = _checked(_fetch(plan.secrets[name]))
+            values[name] = fetch(plan.secrets[name])
         except ValueError as error:
             problems.append(Problem(path=f"secrets.{name}", message=str(error)))
     if problems and on_missing is None:
@@ -108,6 +108,15 @@ def open_vault(
         for problem in problems:
             on_missing(problem)
     return Vault(values)
+
+
+def fetch(source: SecretSource) -> str:
+    """Fetch the value of one secret. Blocks.
+
+    Raises:
+        ValueError: it cannot be had, or cannot be used. The message does not hold the value.
+    """
+    return _checked(_fetch(source))
 
 
 def _checked(value: bytes) -> str:

@@ -17,6 +17,7 @@ from remoterun.errors import CODES
 from remoterun.model import Limits, Status, format_duration
 from remoterun.payloads.check_ckpt.rules.catalogue import GROUPS, RULES
 from remoterun.payloads.check_ckpt.rules.rule import Rule
+from remoterun.runner import keep
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 CHECK_CKPT = DOCS.parent / "remoterun/payloads/check_ckpt"
@@ -36,7 +37,15 @@ COMMANDS = (
     ("collect",),
     ("cancel",),
     ("history",),
+    ("diff",),
     ("history", "gc"),
+    ("audit",),
+    ("schedule",),
+    ("schedule", "show"),
+    ("schedule", "install"),
+    ("schedule", "remove"),
+    ("notify",),
+    ("notify", "test"),
     ("inventory",),
     ("inventory", "list"),
     ("inventory", "check"),
@@ -96,8 +105,43 @@ def limits_page() -> str:
             "| --- | --- | --- |",
             *rows,
             "",
+            *_caps(),
+            "",
         ]
     )
+
+
+def _caps() -> Iterator[str]:
+    """Say what is kept of what targets send."""
+    yield "## What is kept"
+    yield ""
+    yield "A target may send whatever it likes; what is kept of it has these bounds, which nothing changes."
+    yield "A payload that goes beyond one is ended, and its outcome is `failed` with the code `output_limit`."
+    yield "All that had arrived before is kept, in its order and without a gap."
+    yield "No other target's outcome is touched by that."
+    yield ""
+    yield "| what | of one target and step | of the whole run | beyond that |"
+    yield "| --- | --- | --- | --- |"
+    own = f"{keep.MAX_RECORDS:,} of them; {_mib(keep.MAX_BYTES)} as they were sent"
+    own = f"{own}; {keep.MAX_CONTAINERS:,} lists and objects in them"
+    jobs = keep.MAX_RUN_BYTES // keep.MAX_BYTES
+    run = f"{keep.MAX_RUN_BYTES >> 30} GiB as they were sent: above {jobs} targets, each may send an equal share of it"
+    yield f"| records and findings | {own} | {run} | `output_limit` |"
+    memory = f"{_mib(keep.FINDINGS_IN_MEMORY)} of memory: half in equal shares, half for whoever needs more first"
+    yield f"| findings and lines of the log | 1,000 lines | {memory} | findings: `output_limit`; lines are left out |"
+    file = "they go to a file without a name, in `TMPDIR`, `/var/tmp` or `/tmp`; without room there: `output_limit`"
+    yield f"| records in memory | | {_mib(keep.RECORDS_IN_MEMORY)}, shared out in the same way | {file} |"
+    output = "4 MiB of head and of tail of each stream, 512 KiB of a payload's"
+    yield f"| output | {output} | {_mib(keep.KEPT_OUTPUT)}, in equal shares | the middle is left out, and counted |"
+    yield "| one record | 16 MiB, nested 64 deep | | `output_limit`, or `result_damaged` |"
+    yield ""
+    yield "So the controller needs about as much memory for a large run as for a small one."
+    yield "The file holds the records compressed, and is gone when the process ends, however it ends."
+    yield "The history keeps them as well, in a folder of its own ([history.md](history.md))."
+
+
+def _mib(count: int) -> str:
+    return f"{count >> 20} MiB"
 
 
 def cli_page() -> str:

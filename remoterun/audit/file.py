@@ -1,0 +1,168 @@
+"""What audit.yaml says, as frozen records. Importing this module is cheap."""
+
+from __future__ import annotations
+
+from dataclasses import field
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from remoterun.audit.words import KEEP_AT_MOST_S, TEMPLATES
+from remoterun.errors import ConfigError, Problem, show
+from remoterun.inventory.words import local_path
+from remoterun.model import Severity, parse_duration
+from remoterun.playbook import secret_sources
+from remoterun.records import dataclass
+from remoterun.store import read_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from remoterun.audit.schema import AlertsFile, AuditFile
+    from remoterun.model import Json, SecretSource
+
+FILE_NAME: Final = "audit.yaml"
+REPORTS: Final = ("html", "metrics", "junit", "json")
+"""The kinds of report files, in the order in which they are written: the last one tells of trouble with the others."""
+
+
+class ExitOn(StrEnum):
+    """Say what an audit's exit status tells of."""
+
+    ALWAYS = "always"
+    """What was found, whatever was known before: as that of `play`."""
+    CHANGED = "changed"
+    """The same, but 0 when nothing is other than at the last audit; 1 when something is, and all is well now."""
+    FINDINGS = "findings"
+    """Findings alone: targets that gave no result do not count."""
+
+
+class EventKind(StrEnum):
+    """Name a kind of events that people may want to be told of, or not."""
+
+    FINDINGS = "findings"
+    UNREACHABLE = "unreachable"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alerts:
+    """Say who is told of what; `to` maps names to where the Apprise URLs come from."""
+
+    to: Mapping[str, SecretSource]
+    events: frozenset[EventKind] = frozenset(EventKind)
+    severity: Severity = Severity.SUSPECT
+    unreachable_after: int = 2
+    most_per_hour: int = 10
+    templates: Mapping[str, str] = field(default_factory=lambda: dict(TEMPLATES))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Hold what an audit does; `reports` maps kinds of report files to absolute paths, times are in seconds."""
+
+    playbooks: tuple[str, ...] = ()
+    splay_s: float = 0.0
+    keep_s: float = KEEP_AT_MOST_S
+    exit_on: ExitOn = ExitOn.ALWAYS
+    reports: Mapping[str, str] = field(default_factory=dict)
+    alerts: Alerts | None = None
+
+
+def load_settings(project: Path) -> Settings:
+    """Read the project's audit.yaml; without one, everything is as its keys say when left out.
+
+    Raises:
+        ConfigError: every problem in it at once.
+    """
+    path = project / FILE_NAME
+    return _parsed(path, read_bytes(path)) if path.exists() else Settings()
+
+
+def _parsed(path: Path, data: bytes) -> Settings:
+    from remoterun.audit.schema import AuditFile
+    from remoterun.inventory.check import check
+    from remoterun.inventory.yamlfile import in_order, parse
+
+    document = parse(data, str(path))
+    checked = check(document, AuditFile)
+    problems = list(checked.problems)
+
+    def report(place: tuple[str | int, ...], message: str) -> None:
+        problems.append(document.problem(place, message))
+
+    settings = _settings(checked.value, path.absolute().parent, report) if checked.value else None
+    if problems or settings is None:
+        raise ConfigError(in_order(problems))
+    return settings
+
+
+def _settings(file: AuditFile, folder: Path, report: Callable[[tuple[str | int, ...], str], None]) -> Settings:
+    for number in doubled(file.playbooks):
+        report(("playbooks", number), twice(file.playbooks[number]))
+    return Settings(
+        playbooks=tuple(file.playbooks),
+        splay_s=parse_duration(file.splay) or 0.0 if file.splay else 0.0,
+        keep_s=parse_duration(file.keep) or KEEP_AT_MOST_S if file.keep else KEEP_AT_MOST_S,
+        exit_on=ExitOn(file.exit_on or ExitOn.ALWAYS),
+        reports=_reports(file, folder, report),
+        alerts=_alerts(file.alerts, folder, report) if file.alerts else None,
+    )
+
+
+def _reports(file: AuditFile, folder: Path, report: Callable[[tuple[str | int, ...], str], None]) -> Mapping[str, str]:
+    said: dict[str, str] = file.reports.model_dump(exclude_unset=True, by_alias=True) if file.reports else {}
+    paths: dict[str, str] = {}
+    for kind in REPORTS:
+        if kind not in said:
+            continue
+        try:
+            path = local_path(said[kind], folder)
+        except ValueError as error:
+            report(("reports", kind), str(error))
+            continue
+        if path in paths.values():
+            report(("reports", kind), f"{path} is another report's file already")
+        paths[kind] = path
+    return paths
+
+
+def _alerts(said: AlertsFile, folder: Path, report: Callable[[tuple[str | int, ...], str], None]) -> Alerts:
+    worded: dict[str, str] = said.templates.model_dump(exclude_unset=True) if said.templates else {}
+    return Alerts(
+        to=secret_sources(said.to, folder, ("alerts", "to"), report),
+        events=frozenset(map(EventKind, said.events or EventKind)),
+        severity=Severity(said.severity or Severity.SUSPECT),
+        unreachable_after=said.unreachable_after or 2,
+        most_per_hour=said.most_per_hour or 10,
+        templates={**TEMPLATES, **worded},
+    )
+
+
+def audit_file_schema() -> dict[str, Json]:
+    """Return the JSON Schema of audit.yaml (draft 2020-12)."""
+    from remoterun.audit.schema import AuditFile
+    from remoterun.inventory.schema import json_schema
+
+    return json_schema(AuditFile, "remoterun audit")
+
+
+def doubled(names: Sequence[str]) -> list[int]:
+    """Return the places of names that stand before as well: another version of a payload is the same playbook."""
+    bare = [name.partition("@")[0] for name in names]
+    return [number for number, name in enumerate(bare) if name in bare[:number]]
+
+
+def twice(name: str) -> str:
+    """Say that a playbook is to be played twice."""
+    return f"the playbook {show(name.partition('@')[0])} stands there twice: keep one"
+
+
+def nothing_to_play(project: Path) -> ConfigError:
+    """Return the error of an audit that has no playbook."""
+    return ConfigError(
+        Problem(
+            file=str(project / FILE_NAME),
+            message="is not there, and no playbook was named: write `playbooks: [check-ckpt]` into it, or name one",
+        )
+    )

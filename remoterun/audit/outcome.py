@@ -1,0 +1,95 @@
+"""What became of an audit, and the exit status that belongs to it. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from remoterun.audit.file import ExitOn
+from remoterun.audit.notify import Delivery
+from remoterun.model import RunStatus, Status
+from remoterun.records import dataclass
+
+if TYPE_CHECKING:
+    from remoterun.audit.ledger import Event
+    from remoterun.audit.lock import Holder
+    from remoterun.compare import Difference
+    from remoterun.model import Run
+
+_GRAVEST_FIRST: Final = (RunStatus.ERROR, RunStatus.INCOMPLETE, RunStatus.FINDINGS, RunStatus.OK)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cut:
+    """Tell of a former audit that did not come to its end: what it had begun last, and how far that came.
+
+    `run_id` is None when nothing had started; `ended` tells that this run itself had come to its end; `done` of its
+    `jobs` targets and steps have an outcome.
+    """
+
+    holder: Holder
+    run_id: str | None = None
+    ended: bool = False
+    done: int = 0
+    jobs: int = 0
+
+    def __str__(self) -> str:
+        if self.run_id is None:
+            how = "before anything had started"
+        elif self.ended:
+            how = f"after run {self.run_id} had ended, before that was reported"
+        else:
+            how = f"during run {self.run_id}, when {self.done} of {self.jobs} outcomes were there"
+        who = f"process {self.holder.pid} on {self.holder.host}, since {self.holder.started_at}"
+        return f"the former audit ({who if self.holder.pid is not None else 'it has left no name'}) was cut {how}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Audit:
+    """Hold what became of an audit.
+
+    `differences` are those of the runs, as far as they could be told; `problems` say what the audit itself could not
+    do; `events` are what people are told; `ended_as` says that a signal ended it.
+    """
+
+    project: str
+    started_at: str
+    finished_at: str = ""
+    runs: tuple[Run, ...] = ()
+    differences: tuple[Difference, ...] = ()
+    cut: Cut | None = None
+    problems: tuple[str, ...] = ()
+    events: tuple[Event, ...] = ()
+    delivery: Delivery = Delivery()
+    ended_as: RunStatus | None = None
+
+    @property
+    def status(self) -> RunStatus:
+        """Return the gravest status of its runs; what it could not do itself makes it incomplete."""
+        if self.ended_as is not None:
+            return self.ended_as
+        seen = {run.status for run in self.runs} | ({RunStatus.INCOMPLETE} if self.problems or not self.runs else set())
+        return next((status for status in _GRAVEST_FIRST if status in seen), RunStatus.INCOMPLETE)
+
+    @property
+    def changed(self) -> bool:
+        """Tell whether something is other than at the last audit, beyond what goes on anyway."""
+        return any(difference.notable for difference in self.differences)
+
+    @property
+    def noteworthy(self) -> bool:
+        """Tell whether somebody has to read of it: something changed, or not everything was looked at and done."""
+        quiet = self.status in {RunStatus.OK, RunStatus.FINDINGS}
+        return self.changed or not quiet or self.cut is not None or bool(self.delivery.failed)
+
+
+def exit_code(audit: Audit, exit_on: ExitOn) -> int:
+    """Return the exit status; what ended the audit or kept it from its work shows in any case."""
+    status = audit.status
+    if audit.ended_as is not None or audit.problems or status is RunStatus.ERROR:
+        return status.exit_code
+    if exit_on is ExitOn.CHANGED:
+        return (status.exit_code or RunStatus.FINDINGS.exit_code) if audit.changed else 0
+    if exit_on is ExitOn.FINDINGS:
+        found = any(outcome.status is Status.FINDINGS for run in audit.runs for outcome in run.outcomes)
+        return RunStatus.FINDINGS.exit_code if found else 0
+    return status.exit_code

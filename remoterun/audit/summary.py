@@ -1,0 +1,147 @@
+"""What an audit has to say, as one paragraph of plain text: a mail of cron, or a line of a journal. Pure."""
+
+from __future__ import annotations
+
+import textwrap
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final
+
+from remoterun.compare import FactChange, FindingChange, Kind, NumberChange, TargetChange, fold
+from remoterun.errors import clean
+from remoterun.model import Severity
+from remoterun.report.text import clip
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from remoterun.audit.outcome import Audit
+    from remoterun.compare import Difference, Fold, Silence
+    from remoterun.model import Run
+
+_WIDTH: Final = 78
+_MOST_TOLD: Final = 12
+_MOST_NAMED: Final = 3
+_LONGEST: Final = 240
+_TARGET_WORDS: Final[Mapping[Kind, str]] = MappingProxyType(
+    {
+        Kind.TARGET_UNREACHABLE: "unreachable",
+        Kind.TARGET_FAILED: "no result",
+        Kind.TARGET_BACK: "results again",
+        Kind.TARGET_NEW: "new target",
+        Kind.TARGET_LEFT: "not audited any more",
+    }
+)
+
+
+def in_one_line(audit: Audit) -> str:
+    """Write it, however long that is."""
+    return " ".join(clean(sentence) for sentence in _sentences(audit))
+
+
+def paragraph(audit: Audit) -> str:
+    """Write it in lines of a mail's width, the last one ended too."""
+    return textwrap.fill(in_one_line(audit), _WIDTH, break_long_words=False, break_on_hyphens=False) + "\n"
+
+
+def _sentences(audit: Audit) -> Iterator[str]:
+    yield f"remoterun audit of {audit.project}, {_time(audit.started_at)}."
+    if audit.cut is not None:
+        yield f"{_capital(str(audit.cut))}."
+    compared = {difference.after.run_id: difference for difference in audit.differences}
+    for run in audit.runs:
+        yield from _of_run(run, compared.get(run.run_id))
+    for problem in audit.problems:
+        yield f"{_capital(_short(problem))}."
+    if audit.ended_as is not None:
+        yield f"It was {audit.ended_as} before it was done: nothing was compared, and nobody was told."
+    for failure in audit.delivery.failed:
+        yield f"{_capital(_short(failure))}; it is tried again at the next audit."
+    if audit.delivery.held:
+        yield f"{', '.join(audit.delivery.held)} had enough messages this hour: the rest follows with the next audit."
+
+
+def _of_run(run: Run, difference: Difference | None) -> Iterator[str]:
+    targets = len({outcome.target for outcome in run.outcomes})
+    said = f"{run.playbook} on {_count(targets, 'target')}: {run.status}"
+    if difference is None:
+        yield f"{said}; run {run.run_id}."
+        return
+    yield f"{said}: {_counts(difference)}."
+    folds = [folded for folded in fold(difference.changes) if not folded.change.routine]
+    for folded in folds[:_MOST_TOLD]:
+        yield f"{_capital(_short(_told(folded)))}."
+    if len(folds) > _MOST_TOLD:
+        yield f"And {len(folds) - _MOST_TOLD} more."
+    lasting = [silence for silence in difference.silent if silence.runs > 1]
+    if lasting:
+        yield f"Still no result: {_many([_silence(silence) for silence in lasting])}."
+    yield f"More: remoterun diff {run.run_id}."
+
+
+def _counts(difference: Difference) -> str:
+    """Count what changed, checkpoints too, and what stays; findings of severity info are no news."""
+    kinds = [
+        change.kind for change in difference.changes if not isinstance(change, FindingChange) or not change.routine
+    ]
+    persisting, unknown = (
+        sum(each.finding.severity is not Severity.INFO for each in part)
+        for part in (difference.persisting, difference.unknown)
+    )
+    words = (
+        (kinds.count(Kind.FINDING_NEW), "new finding", ""),
+        (kinds.count(Kind.FINDING_GONE), "cleared finding", ""),
+        (persisting, "persisting finding", ""),
+        (unknown, "finding", " of which nothing is known now"),
+        (len(difference.silent), "target", " without a result"),
+        (kinds.count(Kind.CHECKPOINT_NEW), "new checkpoint", ""),
+        (kinds.count(Kind.CHECKPOINT_VANISHED), "vanished checkpoint", ""),
+    )
+    return ", ".join(_count(count, word) + more for count, word, more in words if count) or "nothing new"
+
+
+def _told(folded: Fold) -> str:
+    """Say what changed, and where: as messages of alerts do, but equal changes of several targets once."""
+    change, where = folded.change, _many(folded.targets)
+    if isinstance(change, FindingChange):
+        what = f"{where}: {change.finding.subject}: {change.finding.rule} {change.finding.severity}"
+        if change.kind is Kind.FINDING_NEW:
+            return f"new: {what}: {change.finding.message}"
+        gone = "; its checkpoint is gone" if change.vanished else ""
+        return f"cleared: {what}, there since {_time(change.since.at)}{gone}"
+    if isinstance(change, TargetChange):
+        back = f" after {change.runs} times without" if change.kind is Kind.TARGET_BACK else ""
+        return f"{_TARGET_WORDS[change.kind]}: {where}{back}" + (f": {change.message}" if change.message else "")
+    if isinstance(change, FactChange) and change.fact == "boot_id":
+        return f"{where}: started anew"
+    if isinstance(change, FactChange):
+        return f"{where}: {change.fact} is {change.after}, was {change.before}"
+    if isinstance(change, NumberChange):
+        return f"{where}: {change.number} of {change.subject} is {change.after:g}, was {change.before:g}"
+    return f"{where}: {change.kind.value} {change.name}"
+
+
+def _silence(silence: Silence) -> str:
+    return f"{silence.target} ({silence.runs} times in a row, since {_time(silence.since.at)})"
+
+
+def _many(names: Sequence[str]) -> str:
+    if len(names) <= _MOST_NAMED:
+        return ", ".join(names)
+    return f"{', '.join(names[:_MOST_NAMED])} and {len(names) - _MOST_NAMED} more"
+
+
+def _count(number: int, word: str) -> str:
+    return f"{number} {word}" if number == 1 else f"{number} {word}s"
+
+
+def _time(moment: str) -> str:
+    """Write a moment of a document for people, to the minute."""
+    return f"{moment[:10]} {moment[11:16]} UTC"
+
+
+def _short(text: str) -> str:
+    return clip(clean(text), _LONGEST).rstrip(".")
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]

@@ -1,0 +1,210 @@
+"""A systemd service and its timer: their text, and how they get to where systemd finds them."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from remoterun.errors import ConfigError, Problem, clean
+from remoterun.model import format_duration
+from remoterun.report.files import write_whole
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from remoterun.audit.schedule import Schedule
+
+_SYSTEM_FOLDER: Final = Path("/etc/systemd/system")
+_COMMAND_S: Final = 60.0
+
+_SERVICE: Final = """\
+[Unit]
+Description=Audit of the remoterun project {title}
+{network}
+[Service]
+Type=oneshot
+ExecStart={command}
+WorkingDirectory=/
+{environment}
+# Findings (1) and another audit at work (75) are results; everything else is a failure of this unit.
+SuccessExitStatus=1 75
+# What runs on targets is ended by the audit itself, in order.
+KillMode=mixed
+TimeoutStopSec=2min
+Nice=10
+NoNewPrivileges=yes
+RestrictSUIDSGID=yes
+RestrictRealtime=yes
+LockPersonality=yes
+SystemCallArchitectures=native
+{system}"""
+# The manager of a user cannot do these without privileges of its own.
+_SYSTEM_ONLY: Final = """\
+ProtectSystem=full
+ProtectClock=yes
+ProtectHostname=yes
+ProtectKernelModules=yes
+"""
+_TIMER: Final = """\
+[Unit]
+Description=When the remoterun project {title} is audited
+
+[Timer]
+{when}
+
+[Install]
+WantedBy=timers.target
+"""
+
+
+def units(schedule: Schedule, *, user: bool) -> dict[str, str]:
+    """Return the texts of the units by their file names."""
+    title = _literal(str(schedule.project))
+    service = _SERVICE.format(
+        title=title,
+        network="" if user else "Wants=network-online.target\nAfter=network-online.target\n",
+        command=" ".join(_word(word, command=True) for word in schedule.command),
+        environment="\n".join(
+            f"Environment={_word(f'{name}={value}')}" for name, value in sorted(schedule.environment.items())
+        ),
+        system="" if user else _SYSTEM_ONLY,
+    )
+    return {
+        f"{schedule.name}.service": service,
+        f"{schedule.name}.timer": _TIMER.format(title=title, when=_when(schedule, user=user)),
+    }
+
+
+def _when(schedule: Schedule, *, user: bool) -> str:
+    if schedule.calendar is not None:
+        # One that was missed while the machine was off is made up for.
+        return f"OnCalendar={_literal(schedule.calendar)}\nPersistent=true"
+    every = format_duration(schedule.every_s)
+    return f"On{'Startup' if user else 'Boot'}Sec=2min\nOnUnitActiveSec={every}"
+
+
+def _word(text: str, *, command: bool = False) -> str:
+    """Write one word so that systemd reads exactly it (systemd.syntax(7), systemd.service(5))."""
+    quoted = _literal(text).replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{quoted.replace("$", "$$") if command else quoted}"'
+
+
+def _literal(text: str) -> str:
+    """Keep systemd from reading specifiers."""
+    return text.replace("%", "%%")
+
+
+# --- where they go ----------------------------------------------------------------------------------------------------
+
+
+def unit_folder(environment: Mapping[str, str], *, user: bool) -> Path:
+    """Return the folder of the units that a person makes."""
+    if not user:
+        return _SYSTEM_FOLDER
+    config = environment.get("XDG_CONFIG_HOME")
+    return (Path(config) if config else Path.home() / ".config") / "systemd" / "user"
+
+
+def check_calendar(expression: str) -> None:
+    """Ask systemd whether it knows when that is, where there is one to ask.
+
+    Raises:
+        ConfigError: it does not.
+    """
+    program = shutil.which("systemd-analyze")
+    if program is None:
+        return
+    done = _run([program, "calendar", "--", expression])
+    if done.returncode:
+        said = clean(done.stderr.strip().splitlines()[0]) if done.stderr.strip() else "it is none"
+        message = f"{expression!r} is no calendar expression of systemd: {said}"
+        raise ConfigError(Problem(path="--calendar", message=f"{message} (try `systemd-analyze calendar`)"))
+
+
+def install(schedule: Schedule, folder: Path, *, user: bool, start: bool) -> list[str]:
+    """Write the units, where they are not there just so, and let systemd know of them; return what was done.
+
+    Raises:
+        ConfigError: a file can't be written, or systemd is not there or does not want them.
+    """
+    control = _systemctl(user=user) if start else None
+    done: list[str] = []
+    for name, text in units(schedule, user=user).items():
+        path = folder / name
+        if _text(path) == text:
+            done.append(f"{path} is up to date")
+            continue
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            write_whole(path, text.encode("utf-8", "surrogateescape"))
+        except OSError as error:
+            raise ConfigError(Problem(file=str(path), message=f"cannot be written: {error.strerror}")) from error
+        done.append(f"{path} was written")
+    timer = f"{schedule.name}.timer"
+    if control is not None:
+        _ordered([*control, "daemon-reload"])
+        _ordered([*control, "enable", timer])
+        # One that is active goes by what it said before.
+        _ordered([*control, "restart" if any("written" in line for line in done) else "start", timer])
+        done.append(f"{timer} is enabled and started")
+    return done
+
+
+def remove(name: str, folder: Path, *, user: bool, start: bool) -> list[str]:
+    """Take the units away, as far as they are there; return what was done.
+
+    Raises:
+        ConfigError: systemd is not there or does not let them go, or a file can't be removed.
+    """
+    paths = [path for path in (folder / f"{name}.timer", folder / f"{name}.service") if path.exists()]
+    if not paths:
+        return [f"{folder / name}.timer is not there"]
+    control = _systemctl(user=user) if start else None
+    if control is not None:
+        _ordered([*control, "disable", "--now", f"{name}.timer"])
+    for path in paths:
+        try:
+            path.unlink(missing_ok=True)
+        except OSError as error:
+            raise ConfigError(Problem(file=str(path), message=f"cannot be removed: {error.strerror}")) from error
+    if control is not None:
+        _ordered([*control, "daemon-reload"])
+    return [f"{path} was removed" for path in paths]
+
+
+def _text(path: Path) -> str | None:
+    try:
+        return path.read_text("utf-8", "surrogateescape")
+    except OSError:
+        return None
+
+
+def _systemctl(*, user: bool) -> list[str]:
+    program = shutil.which("systemctl")
+    if program is None:
+        raise ConfigError("there is no systemctl here: use --cron, or --into DIR to only write the units")
+    return [program, "--user"] if user else [program]
+
+
+def _ordered(argv: Sequence[str]) -> None:
+    done = _run(argv)
+    if done.returncode:
+        said = clean(done.stderr.strip()) or f"exit status {done.returncode}"
+        raise ConfigError(f"`{' '.join(argv[-3:])}` failed, after the units were written: {said}")
+
+
+def _run(argv: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    try:
+        return subprocess.run(
+            argv,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_COMMAND_S,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise ConfigError(f"{argv[0]} did not do its work: {error}") from error

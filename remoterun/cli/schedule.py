@@ -1,0 +1,173 @@
+"""`remoterun schedule`: a systemd timer or a crontab line that starts a project's audit."""
+
+from __future__ import annotations
+
+import os
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from remoterun.audit import load_settings
+from remoterun.audit.file import nothing_to_play
+from remoterun.audit.schedule import Schedule, schedule_name
+from remoterun.cli.audit import project_root
+from remoterun.cli.options import ProjectOption  # noqa: TC001  # typer reads it
+from remoterun.cli.output import write
+from remoterun.errors import ConfigError, Problem
+from remoterun.model import parse_duration
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+app = typer.Typer(help="When a project is audited without anybody: systemd or cron.", no_args_is_help=True)
+
+_EVERY: Final = "1h"
+
+
+class Scheduler(StrEnum):
+    """Name who starts audits."""
+
+    USER = "user"
+    SYSTEM = "system"
+    CRON = "cron"
+
+
+EveryOption = Annotated[
+    str | None, typer.Option("--every", metavar="DURATION", help=f"How often: 15m, 6h, 1d. Default: {_EVERY}.")
+]
+CalendarOption = Annotated[
+    str | None,
+    typer.Option(
+        "--calendar",
+        metavar="WHEN",
+        help="When, instead: 'Mon..Fri 06:30' for systemd, '30 6 * * 1-5' for cron, or daily, hourly.",
+    ),
+]
+UserOption = Annotated[bool, typer.Option("--user", help="A systemd timer of yours; the default but for root.")]
+SystemOption = Annotated[bool, typer.Option("--system", help="A systemd timer of the machine; the default for root.")]
+CronOption = Annotated[bool, typer.Option("--cron", help="A line in your crontab: what is new comes as mail.")]
+LogOption = Annotated[
+    Path | None, typer.Option("--log", metavar="FILE", help="With --cron: append what is new here, instead of mail.")
+]
+IntoOption = Annotated[
+    Path | None,
+    typer.Option("--into", metavar="DIR", help="Only put systemd's units into this folder, and start nothing."),
+]
+
+
+@app.command()
+def show(
+    *,
+    every: EveryOption = None,
+    calendar: CalendarOption = None,
+    user: UserOption = False,
+    system: SystemOption = False,
+    cron: CronOption = False,
+    log: LogOption = None,
+    project: ProjectOption = None,
+) -> int:
+    """Show what `install` would install, and install nothing."""
+    from remoterun.audit import crontab, systemd
+
+    kind = _scheduler(user=user, system=system, cron=cron)
+    schedule = _schedule(project, every, calendar, log, kind)
+    if kind is Scheduler.CRON:
+        write(crontab.lines(schedule))
+        return 0
+    folder = systemd.unit_folder(os.environ, user=kind is Scheduler.USER)
+    texts = systemd.units(schedule, user=kind is Scheduler.USER)
+    write("\n".join(f"# {folder / name}\n{text}" for name, text in texts.items()))
+    return 0
+
+
+@app.command()
+def install(
+    *,
+    every: EveryOption = None,
+    calendar: CalendarOption = None,
+    user: UserOption = False,
+    system: SystemOption = False,
+    cron: CronOption = False,
+    log: LogOption = None,
+    into: IntoOption = None,
+    project: ProjectOption = None,
+) -> int:
+    """Let the project be audited from now on; what was installed for it before is replaced."""
+    from remoterun.audit import crontab, systemd
+
+    kind = _scheduler(user=user, system=system, cron=cron)
+    schedule = _schedule(project, every, calendar, log, kind)
+    if not load_settings(schedule.project).playbooks:
+        raise nothing_to_play(schedule.project)
+    if kind is Scheduler.CRON:
+        _refuse_into(into)
+        return _said(crontab.install(schedule))
+    is_user = kind is Scheduler.USER
+    folder = into or systemd.unit_folder(os.environ, user=is_user)
+    _said(systemd.install(schedule, folder, user=is_user, start=into is None))
+    if is_user and into is None:
+        write("it runs while you are logged in; `loginctl enable-linger` lets it run always\n")
+    return 0
+
+
+@app.command()
+def remove(
+    *,
+    user: UserOption = False,
+    system: SystemOption = False,
+    cron: CronOption = False,
+    into: IntoOption = None,
+    project: ProjectOption = None,
+) -> int:
+    """Let the project be audited no more; its history and its files stay."""
+    from remoterun.audit import crontab, systemd
+
+    kind = _scheduler(user=user, system=system, cron=cron)
+    name = schedule_name(project_root(project))
+    if kind is Scheduler.CRON:
+        _refuse_into(into)
+        return _said(crontab.remove(name))
+    is_user = kind is Scheduler.USER
+    folder = into or systemd.unit_folder(os.environ, user=is_user)
+    return _said(systemd.remove(name, folder, user=is_user, start=into is None))
+
+
+def _scheduler(*, user: bool, system: bool, cron: bool) -> Scheduler:
+    chosen = [kind for kind, said in zip(Scheduler, (user, system, cron), strict=True) if said]
+    if len(chosen) > 1:
+        raise ConfigError(f"--{' and --'.join(chosen)} exclude each other: choose one")
+    if chosen:
+        return chosen[0]
+    return Scheduler.SYSTEM if os.geteuid() == 0 else Scheduler.USER
+
+
+def _schedule(
+    project: Path | None, every: str | None, calendar: str | None, log: Path | None, kind: Scheduler
+) -> Schedule:
+    from remoterun.audit.systemd import check_calendar
+
+    if every is not None and calendar is not None:
+        raise ConfigError("--every and --calendar exclude each other: choose one")
+    if log is not None and kind is not Scheduler.CRON:
+        raise ConfigError(Problem(path="--log", message="systemd keeps the log itself: see it with journalctl -u"))
+    if calendar is not None and kind is not Scheduler.CRON:
+        check_calendar(calendar)
+    every_s = None if calendar is not None else parse_duration(every or _EVERY)
+    if calendar is None and every_s is None:
+        raise ConfigError(Problem(path="--every", message="none is never: `remoterun schedule remove` does that"))
+    return Schedule.here(
+        project_root(project), every_s=every_s, calendar=calendar, log=str(log.absolute()) if log else None
+    )
+
+
+def _refuse_into(into: Path | None) -> None:
+    if into is not None:
+        raise ConfigError(Problem(path="--into", message="is for systemd's units: a crontab has its own place"))
+
+
+def _said(done: Sequence[str]) -> int:
+    for line in done:
+        write(f"{line}\n")
+    return 0

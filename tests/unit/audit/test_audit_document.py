@@ -1,0 +1,171 @@
+"""What an audit says: the paragraph, the document and its schema, and the exit status."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from jsonschema import Draft202012Validator
+
+from remoterun.audit.document import audit_pieces, audit_schema, busy_document
+from remoterun.audit.file import ExitOn
+from remoterun.audit.ledger import Event
+from remoterun.audit.lock import Holder
+from remoterun.audit.notify import Delivery
+from remoterun.audit.outcome import Audit, Cut, exit_code
+from remoterun.audit.summary import paragraph
+from remoterun.compare import compare
+from remoterun.model import Finding, Outcome, Phase, Run, RunStatus, Severity, Status
+from tests.support.project import strict_json
+from tests.support.runs import CHECK_CKPT, checkpoint, error, run_of, runs
+
+HOLDER = Holder(pid=7, host="desk", started_at="2026-03-01T02:00:00.000Z", runs=("run-1",))
+
+
+def ok(target: str) -> Outcome:
+    return Outcome(
+        target=target,
+        name=None,
+        step=0,
+        status=Status.OK,
+        phase=Phase.COLLECT,
+        payload=CHECK_CKPT,
+        records=(checkpoint(1),),
+    )
+
+
+def bad(target: str) -> Outcome:
+    finding = Finding(rule="CK010", severity=Severity.BAD, subject="step_1", message="3 NaN in w")
+    return replace(ok(target), status=Status.FINDINGS, findings=(finding,))
+
+
+def silent(target: str) -> Outcome:
+    refused = error("connect_refused", f"{target}: nothing listens.")
+    return Outcome(target=target, name=None, step=0, status=Status.UNREACHABLE, phase=Phase.CONNECT, error=refused)
+
+
+def audit(*row: list[Outcome]) -> Audit:
+    """Make the audit of the last of a row of runs."""
+    done = [
+        replace(run_of(*outcomes), run_id=f"run-{number}", started_at=f"2026-03-0{number}T02:00:00.000Z")
+        for number, outcomes in enumerate(row, 1)
+    ]
+    difference = compare(done[-2] if len(done) > 1 else None, done[-1], done[:-2])
+    return Audit(
+        project="/srv/fleet",
+        started_at=done[-1].started_at,
+        finished_at=done[-1].finished_at,
+        runs=(done[-1],),
+        differences=(difference,),
+    )
+
+
+def said(audit: Audit) -> str:
+    text = paragraph(audit)
+    assert text.endswith("\n")
+    assert "\n\n" not in text
+    assert all(len(line) <= 78 for line in text.splitlines() if " " in line)
+    return " ".join(text.split())
+
+
+def test_a_finding_of_many_targets_is_said_once() -> None:
+    names = [f"k/{number}" for number in range(200, 205)]
+    found = audit([ok(name) for name in names], [bad(name) for name in names])
+    assert said(found) == (
+        "remoterun audit of /srv/fleet, 2026-03-02 02:00 UTC. check-ckpt on 5 targets: findings: 5 new findings. "
+        "New: k/200, k/201, k/202 and 2 more: step_1: CK010 bad: 3 NaN in w. More: remoterun diff run-2."
+    )
+
+
+def test_what_is_cleared_and_what_is_silent() -> None:
+    over = audit([bad("a"), bad("b"), silent("c")], [ok("a"), silent("b"), silent("c")])
+    assert said(over) == (
+        "remoterun audit of /srv/fleet, 2026-03-02 02:00 UTC. check-ckpt on 3 targets: incomplete: 1 cleared finding, "
+        "1 finding of which nothing is known now, 2 targets without a result. "
+        "Cleared: a: step_1: CK010 bad, there since 2026-03-01 02:00 UTC. Unreachable: b: b: nothing listens. "
+        "Still no result: c (2 times in a row, since 2026-03-01 02:00 UTC). More: remoterun diff run-2."
+    )
+
+
+def test_what_the_audit_itself_has_to_say() -> None:
+    cut = Cut(holder=HOLDER, run_id="run-1", done=3, jobs=20)
+    delivery = Delivery(failed=("chat was not told: no route.",), held=("pager",))
+    text = said(replace(audit([ok("a")]), cut=cut, problems=("x.json was not written",), delivery=delivery))
+    assert (
+        "The former audit (process 7 on desk, since 2026-03-01T02:00:00.000Z) was cut during run run-1, when 3 of 20 "
+        "outcomes were there. check-ckpt on 1 target: ok: nothing new. More: remoterun diff run-1. "
+        "X.json was not written. Chat was not told: no route; it is tried again at the next audit. "
+        "pager had enough messages this hour: the rest follows with the next audit."
+    ) in text
+    ended = replace(audit([ok("a")]), ended_as=RunStatus.TERMINATED, differences=())
+    assert "It was terminated before it was done: nothing was compared, and nobody was told." in said(ended)
+    assert "before anything had started" in str(Cut(holder=HOLDER))
+    assert "it has left no name" in str(Cut(holder=Holder()))
+    assert "after run run-1 had ended, before that was reported" in str(replace(cut, ended=True))
+
+
+@pytest.mark.parametrize(
+    ("row", "noteworthy", "always", "changed", "findings"),
+    [
+        ([[ok("a")]], False, 0, 0, 0),
+        ([[ok("a")], [ok("a")]], False, 0, 0, 0),
+        ([[bad("a")]], True, 1, 1, 1),
+        ([[bad("a")], [bad("a")]], False, 1, 0, 1),
+        ([[bad("a")], [ok("a")]], True, 0, 1, 0),
+        ([[ok("a")], [silent("a")]], True, 3, 3, 0),
+        ([[silent("a")], [silent("a")]], True, 3, 0, 0),
+        ([[silent("a"), bad("b")], [silent("a"), bad("b")]], True, 3, 0, 1),
+        ([[silent("a")], [ok("a")]], True, 0, 1, 0),
+    ],
+)
+def test_when_it_speaks_and_how_it_ends(
+    row: list[list[Outcome]], noteworthy: bool, always: int, changed: int, findings: int
+) -> None:
+    made = audit(*row)
+    assert made.noteworthy is noteworthy
+    ends = {ExitOn.ALWAYS: always, ExitOn.CHANGED: changed, ExitOn.FINDINGS: findings}
+    assert {exit_on: exit_code(made, exit_on) for exit_on in ExitOn} == ends
+    for exit_on in ExitOn:
+        assert exit_code(replace(made, problems=("x.json was not written",)), exit_on) == 3
+        assert exit_code(replace(made, ended_as=RunStatus.TERMINATED), exit_on) == 143
+    undelivered = replace(made, delivery=Delivery(failed=("chat was not told",)))
+    assert undelivered.noteworthy
+    assert {exit_on: exit_code(undelivered, exit_on) for exit_on in ExitOn} == ends
+
+
+def test_nothing_that_ran_is_no_success() -> None:
+    assert exit_code(Audit(project="/srv/fleet", started_at=""), ExitOn.ALWAYS) == 3
+
+
+def test_the_schema_holds() -> None:
+    Draft202012Validator.check_schema(audit_schema())
+    validator = Draft202012Validator(audit_schema())
+    cut = Cut(holder=HOLDER, run_id="run-1", done=3, jobs=20)
+    whole = replace(
+        audit([ok("a"), bad("b")], [bad("a"), silent("b")]),
+        cut=cut,
+        problems=("x",),
+        events=(Event(template="new", target="a"),),
+        delivery=Delivery(sent=("chat",)),
+    )
+    for made in (whole, replace(whole, cut=None)):
+        document = strict_json(b"".join(audit_pieces(made, ExitOn.ALWAYS)))
+        validator.validate(document)
+        assert not validator.is_valid({**document, "runs": [{}]})
+        assert not validator.is_valid({**document, "differences": [{}]})
+    validator.validate(busy_document("/srv/fleet", HOLDER, 75))
+    assert not validator.is_valid({**busy_document("/srv/fleet", HOLDER, 75), "status": "ok"})
+
+
+@settings(max_examples=30)
+@given(runs())
+def test_any_run_is_told_in_one_clean_paragraph(run: Run) -> None:
+    difference = compare(None, run)
+    made = Audit(project="/srv/fleet", started_at=run.started_at, runs=(run,), differences=(difference,))
+    text = paragraph(made)
+    assert all(line.isprintable() or not line.isascii() for line in text.splitlines())
+    assert "\x1b" not in text
+    several = replace(made, runs=(run, run), differences=(difference, difference))
+    for each in (made, several, replace(made, runs=())):
+        assert len(strict_json(b"".join(audit_pieces(each, ExitOn.ALWAYS)))["runs"]) == len(each.runs)

@@ -1,0 +1,100 @@
+"""The lock of a project's audits: one at a time, and who was cut has left its words."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from remoterun.audit.lock import BusyError, Lock, audit_folder, refuse_if_held
+from remoterun.errors import ConfigError
+
+HOLD = """\
+import sys
+from pathlib import Path
+from remoterun.audit.lock import Lock
+with Lock.take(Path(sys.argv[1]), Path("/srv/fleet")) as lock:
+    lock.note("run-1")
+    lock.note("run-2")
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def holder(tmp_path: Path) -> subprocess.Popen[bytes]:
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"held\n"
+    return process
+
+
+def test_who_holds_it_is_told(tmp_path: Path, holder: subprocess.Popen[bytes]) -> None:
+    for attempt in (lambda: Lock.take(tmp_path, Path("/srv/fleet")), lambda: refuse_if_held(tmp_path, Path("/srv"))):
+        with pytest.raises(BusyError) as caught:
+            attempt()
+        found = caught.value.holder
+        assert (found.pid, found.host) == (holder.pid, os.uname().nodename)
+        assert found.runs == ("run-1", "run-2")
+        assert f"process {holder.pid} on {found.host}, since {found.started_at}, at work on run run-2" in str(
+            caught.value
+        )
+    holder.communicate()
+    with Lock.take(tmp_path, Path("/srv/fleet")) as lock:
+        assert lock.cut is None
+
+
+def test_who_was_killed_is_told_once(tmp_path: Path, holder: subprocess.Popen[bytes]) -> None:
+    holder.send_signal(signal.SIGKILL)
+    holder.communicate()
+    refuse_if_held(tmp_path, Path("/srv/fleet"))
+    with Lock.take(tmp_path, Path("/srv/fleet")) as lock:
+        assert lock.cut is not None
+        assert (lock.cut.pid, lock.cut.runs) == (holder.pid, ("run-1", "run-2"))
+    with Lock.take(tmp_path, Path("/srv/fleet")) as lock:
+        assert lock.cut is None
+
+
+def test_who_leaves_its_words_was_cut(tmp_path: Path) -> None:
+    with Lock.take(tmp_path, Path("/srv/fleet")) as lock:
+        lock.note("run-1")
+        lock.keep_words()
+    with Lock.take(tmp_path, Path("/srv/fleet")) as lock:
+        assert lock.cut is not None
+        assert lock.cut.runs == ("run-1",)
+
+
+def test_an_error_is_no_cut(tmp_path: Path) -> None:
+    with pytest.raises(ZeroDivisionError), Lock.take(tmp_path, Path("/srv/fleet")):
+        raise ZeroDivisionError
+    with Lock.take(tmp_path, Path("/srv/fleet")) as lock:
+        assert lock.cut is None
+
+
+@pytest.mark.parametrize("words", [b"{", b"[1]", b'{"pid": null}', b"\xff" * 40, b'{"pid": 1, "runs": 3}'])
+def test_words_that_nobody_can_read(tmp_path: Path, words: bytes) -> None:
+    (tmp_path / "lock").write_bytes(words)
+    with Lock.take(tmp_path, Path("/srv/fleet")) as lock:
+        assert lock.cut is not None
+        assert lock.cut.pid is None
+
+
+def test_a_folder_that_can_not_be_used(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for attempt in (Lock.take, refuse_if_held):
+        with pytest.raises(ConfigError, match="cannot be used: Not a directory"):
+            attempt(tmp_path / "file" / "audits", Path("/srv/fleet"))
+
+
+def test_each_project_has_a_folder_of_its_own(tmp_path: Path) -> None:
+    (tmp_path / "one").mkdir()
+    (tmp_path / "link").symlink_to("one")
+    one, link, two = (audit_folder(tmp_path, tmp_path / name) for name in ("one", "link", "two"))
+    assert one == link
+    assert one != two

@@ -1,0 +1,73 @@
+"""What audits keep from one to the next comes back as it was, or is said to be damaged."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from remoterun.audit.ledger import Event, Told
+from remoterun.audit.state import Reported, State, Waiting, load_state, save_state
+from remoterun.audit.words import TEMPLATES
+
+TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+EVENTS = st.builds(
+    Event,
+    template=st.sampled_from(sorted(TEMPLATES)),
+    target=TEXTS,
+    subject=TEXTS,
+    message=TEXTS,
+    count=st.integers(0, 10**6),
+)
+KNOWN = st.dictionaries(TEXTS, EVENTS, max_size=3)
+STATES = st.builds(
+    State,
+    reported=st.dictionaries(
+        TEXTS, st.builds(Reported, run_id=TEXTS, told=st.builds(Told, findings=KNOWN, silent=KNOWN)), max_size=2
+    ),
+    failing=st.none() | EVENTS,
+    waiting=st.dictionaries(
+        TEXTS,
+        st.builds(
+            Waiting,
+            events=st.lists(EVENTS, max_size=3).map(tuple),
+            dropped=st.integers(0, 10**6),
+            sent=st.lists(st.floats(0, 1e10), max_size=3).map(tuple),
+        ),
+        max_size=2,
+    ),
+)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(STATES)
+def test_it_comes_back_as_it_was(tmp_path: Path, state: State) -> None:
+    save_state(tmp_path, state)
+    assert load_state(tmp_path) == state
+    assert [path.name for path in tmp_path.iterdir()] == ["state.json"]
+
+
+def test_nothing_kept_is_nothing_known(tmp_path: Path) -> None:
+    assert load_state(tmp_path) == State()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        "{}",
+        '{"schema": "remoterun/audit-state/2"}',
+        '{"schema": "remoterun/audit-state/1", "reported": [], "failing": null, "waiting": {}}',
+        '{"schema": "remoterun/audit-state/1", "reported": {"x": 1}, "failing": null, "waiting": {}}',
+        '{"schema": "remoterun/audit-state/1", "reported": {}, "failing": {"template": "new"}, "waiting": {}}',
+        '{"schema": "remoterun/audit-state/1", "reported": {}, "failing": null, "waiting": {"x": {"events": {}}}}',
+        '{"schema": "remoterun/audit-state/1", "reported": {}, "failing": 7, "waiting": {}}',
+    ],
+)
+def test_what_is_damaged_is_said(tmp_path: Path, text: str) -> None:
+    (tmp_path / "state.json").write_text(text)
+    with pytest.raises(ValueError, match=r"damaged|another version|Expecting value"):
+        load_state(tmp_path)
