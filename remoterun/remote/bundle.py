@@ -7,7 +7,7 @@ from functools import lru_cache
 from importlib.resources import files
 
 # In the order of their imports. All share one namespace on the target, so no name may stand in two of them.
-_PROGRAM = ("wire", "system", "cache", "compiled", "link", "process", "supervisor", "leg")
+_PROGRAM = ("wire", "system", "cache", "compiled", "link", "process", "supervisor", "relay", "leg")
 _RUNTIME = ("wire", "runtime")
 _QUOTES = '"""'
 
