@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Final, Protocol, cast
 
@@ -126,9 +127,39 @@ def _cancel(app: typer.Typer) -> None:
 
 
 def _history(app: typer.Typer) -> None:
-    from remoterun.cli.history import app as history
+    from remoterun.cli.diff import app as history
 
     app.add_typer(history, name="history")
+
+
+def _diff(app: typer.Typer) -> None:
+    from remoterun.cli.diff import diff
+
+    app.command("diff")(diff)
+
+
+def _report(app: typer.Typer) -> None:
+    from remoterun.cli.report import report
+
+    app.command("report")(report)
+
+
+def _audit(app: typer.Typer) -> None:
+    from remoterun.cli.audit import audit
+
+    app.command("audit")(audit)
+
+
+def _schedule(app: typer.Typer) -> None:
+    from remoterun.cli.schedule import app as schedule
+
+    app.add_typer(schedule, name="schedule")
+
+
+def _notify(app: typer.Typer) -> None:
+    from remoterun.cli.notify import app as notify
+
+    app.add_typer(notify, name="notify")
 
 
 def _demo(app: typer.Typer) -> None:
@@ -151,6 +182,11 @@ _COMMANDS: Final[Mapping[str, Callable[[typer.Typer], None]]] = MappingProxyType
         "collect": _collect,
         "cancel": _cancel,
         "history": _history,
+        "diff": _diff,
+        "report": _report,
+        "audit": _audit,
+        "schedule": _schedule,
+        "notify": _notify,
         "inventory": _inventory,
         "hostkeys": _hostkeys,
         "payload": _payload,
@@ -158,6 +194,17 @@ _COMMANDS: Final[Mapping[str, Callable[[typer.Typer], None]]] = MappingProxyType
         "demo": _demo,
     }
 )
+
+
+def _first_word(argv: Sequence[str]) -> str:
+    """Return the command that is asked for, also where a shell asks what may follow it."""
+    if not argv and "_REMOTERUN_COMPLETE" in os.environ:
+        from remoterun.cli.completing import typed_words
+
+        # What is still being typed may become any of them.
+        words = typed_words()
+        return words[1] if len(words) > 1 and words[1] in _COMMANDS else ""
+    return argv[0] if argv else ""
 
 
 def command(argv: Sequence[str] = ()) -> Command:
@@ -172,7 +219,7 @@ def command(argv: Sequence[str] = ()) -> Command:
         rich_markup_mode="rich",
         callback=_root,
     )
-    first = argv[0] if argv else ""
+    first = _first_word(argv)
     for name, add in _COMMANDS.items():
         if first not in _COMMANDS or name == first:
             add(app)

@@ -9,13 +9,13 @@ import typer
 
 from remoterun.api import Project
 from remoterun.cli.dryrun import show_plan
-from remoterun.cli.options import Flags, IgnoreOption, SetOption, SeverityOption, rule_changes, sharing
+from remoterun.cli.options import Flags, IgnoreOption, ParamsOption, SetOption, SeverityOption, rule_changes, sharing
 from remoterun.cli.perform import perform
 from remoterun.inventory.here import absolute
 from remoterun.model import Severity
 
 
-@sharing("env", "limit", "no_cache", "output", "quiet", "verbose", "dry_run")
+@sharing("env", "limit", "no_cache", "output", "file", "events", "quiet", "verbose", "dry_run")
 def check(
     paths: Annotated[list[str], typer.Argument(metavar="PATH...", help="Folders of checkpoints, or single files.")],
     *,
@@ -26,6 +26,7 @@ def check(
         str | None,
         typer.Option("--python", metavar="PATH", help="Use this Python: a path or a name. Default: remoterun's own."),
     ] = None,
+    params: ParamsOption = None,
     set_: SetOption = None,
     ignore: IgnoreOption = None,
     severity: SeverityOption = None,
@@ -42,7 +43,7 @@ def check(
     `remoterun payload show check-ckpt` lists what --set takes.
     """
     located = replace(flags, venv=_located(venv), python=python if python and "/" not in python else _located(python))
-    choice = located.choice(params=set_, rules=rule_changes(ignore, severity))
+    choice = located.choice(params=set_, files=params, rules=rule_changes(ignore, severity))
     plan = Project.none().plan_check(paths, choice, fail_on=fail_on)
     return show_plan(plan, flags.output) if flags.dry_run else perform(plan, flags.showing())[1]
 

@@ -11,7 +11,7 @@ from remoterun.api import Project
 from remoterun.cli.history import RunArgument, programs_of
 from remoterun.cli.options import Flags, sharing
 from remoterun.cli.output import tell
-from remoterun.cli.perform import perform, print_run
+from remoterun.cli.perform import perform, print_kept
 from remoterun.errors import ConfigError, Problem
 from remoterun.history import History, HistoryError, default_folder
 from remoterun.model import Manner, Phase, RunStatus, Status
@@ -27,7 +27,9 @@ _UNKNOWN = frozenset({Status.RUNNING, Status.LOST, Status.CANCELLED})
 
 # How to get there, where the run was started on another machine.
 _WAY = ("without", "only", "project", "venv", "python", "user", "guest_user", "port", "identity", "known_hosts")
-_shared = sharing("on", *_WAY, "host_key", "ssh_config", "jump", "hop", "become", "output", "quiet", "verbose")
+_shared = sharing(
+    "on", *_WAY, "host_key", "ssh_config", "jump", "hop", "become", "output", "file", "events", "quiet", "verbose"
+)
 
 
 class GoingOnError(HistoryError):
@@ -99,7 +101,7 @@ def _take_up(name: str, flags: Flags, manner: Manner) -> tuple[Run, int]:
         raise ConfigError(Problem(path="--on", message=f"no target at work on run {kept.run_id} is called so"))
     if not wanted:
         tell(f"run {kept.run_id} is complete: every target has its outcome\n")
-        print_run(earlier, flags.showing(), programs=programs_of(plan))
+        print_kept(earlier, plan, flags.showing(), programs=programs_of(plan))
         return earlier, earlier.status.exit_code
     known = tuple(outcome for outcome in earlier.outcomes if outcome not in wanted)
     return perform(

@@ -7,7 +7,7 @@ import shlex
 from typing import TYPE_CHECKING
 
 from remoterun import hops
-from remoterun.cli.options import Format
+from remoterun.cli.options import Format, no_junit
 from remoterun.cli.output import write, write_json
 from remoterun.errors import clean
 from remoterun.model import (
@@ -30,7 +30,7 @@ SCHEMA = "remoterun/plan/1"
 
 def show_plan(plan: Plan, output: Format) -> int:
     """Print a plan in the chosen format and return the exit status."""
-    if output is Format.TABLE:
+    if no_junit(output) is Format.TABLE:
         write("\n".join(clean(line) for line in _lines(plan)) + "\n")
     else:
         write_json(plan_document(plan), indent=output.indent)
@@ -118,6 +118,7 @@ def _job_lines(job: Job) -> Iterator[str]:
         login = f"{host.user}@" if host.user else ""
         port = f":{host.port}" if host.port else ""
         jump = f" via {', '.join(item.address for item in host.jump)}" if host.jump else ""
+        jump = " by Fabric" if host.transport == "fabric" else jump
         yield f"  through      {login}{host.address}{port}{jump}"
     yield f"  interpreter  {target.interpreter}"
     yield from _work_lines(job)

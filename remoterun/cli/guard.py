@@ -49,19 +49,27 @@ def _run(argv: Sequence[str], command: Command | None) -> int:
 
 def _end(argv: Sequence[str], problems: Sequence[Problem], status: RunStatus) -> int:
     """Tell problems, in the chosen format too, and return the exit status that belongs to them."""
-    from remoterun.report import dump, error_document
-
     lines = [clean(str(problem)) for problem in problems]
     listed = "".join(f"\n  {line}" for line in lines)
     tell(f"remoterun: {lines[0]}\n" if len(lines) == 1 else f"remoterun: nothing was started:{listed}\n")
     wanted = machine_format(argv)
     if wanted:
-        document = error_document(problems, status=status)
         try:
-            write_document(dump(document) if wanted == "json" else json.dumps(document, allow_nan=False) + "\n")
+            write_document(_document(problems, status, wanted))
         except OutputError as error:
             tell(f"remoterun: {error}\n")
     return status.exit_code
+
+
+def _document(problems: Sequence[Problem], status: RunStatus, wanted: str) -> bytes:
+    from remoterun.report import dump, error_document
+
+    if wanted == "junit":
+        from remoterun.report.junit import junit_problems
+
+        return junit_problems(problems)
+    document = error_document(problems, status=status)
+    return dump(document) if wanted == "json" else json.dumps(document, allow_nan=False).encode("ascii") + b"\n"
 
 
 def _signalled(argv: Sequence[str], error: SignalledError) -> int:

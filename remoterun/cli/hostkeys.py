@@ -10,7 +10,7 @@ import typer
 
 from remoterun.api import Project, look_at_host_keys
 from remoterun.cli.asking import Asker, can_ask
-from remoterun.cli.options import Flags, Format, sharing
+from remoterun.cli.options import Flags, Format, no_junit, sharing
 from remoterun.cli.output import tell, write, write_json
 from remoterun.errors import ConfigError, Problem, clean
 from remoterun.model import Limits, RunStatus
@@ -37,6 +37,7 @@ def show(*, flags: Flags) -> int:
 
     Nothing is written, and nobody logs in but at jump hosts. Exit status 1: a key is new or has changed.
     """
+    no_junit(flags.output)
     found = _look(_hosts(flags, ("all",)), flags)
     return _tell(found, {}, flags.output)
 
@@ -53,6 +54,7 @@ def accept(
     Compare the fingerprints with the hosts' own (`ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub`). A key that has
     changed is never accepted.
     """
+    no_junit(flags.output)
     if not flags.on:
         raise ConfigError(Problem(path="--on", message="name the hosts whose keys are to be trusted"))
     if not yes and not can_ask():
@@ -75,7 +77,7 @@ def accept(
 
 def _hosts(flags: Flags, default: Sequence[str]) -> list[Host]:
     targets = Project.load(flags.project).select(flags.choice(), default)
-    hosts = [*dict.fromkeys(target.host for target in targets if target.host.transport != "local")]
+    hosts = [*dict.fromkeys(target.host for target in targets if target.host.transport == "ssh")]
     if not hosts:
         raise ConfigError(Problem(path="--on", message="none of these targets is reached by SSH"))
     return hosts

@@ -13,6 +13,9 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 import typer
 
 from remoterun.api import Choice
+from remoterun.cli import completing
+from remoterun.cli.given import StandardInput, params_of, patterns
+from remoterun.cli.output import into
 from remoterun.errors import ConfigError, Problem, nearest
 from remoterun.inventory import Overrides
 from remoterun.inventory.words import ENV_NAME, local_path
@@ -28,6 +31,7 @@ class Format(StrEnum):
     TABLE = "table"
     JSON = "json"
     JSONL = "jsonl"
+    JUNIT = "junit"
 
     @property
     def indent(self) -> int | None:
@@ -54,6 +58,8 @@ class Showing:
     """Say how a run is to be shown."""
 
     output: Format = Format.TABLE
+    events: str | None = None
+    metrics: Path | None = None
     quiet: bool = False
     verbose: int = 0
 
@@ -68,8 +74,35 @@ ProjectOption = Annotated[
         "--project", metavar="DIR", help="Folder with inventory.yaml; default: the nearest parent that has one."
     ),
 ]
+
+
+def no_junit(output: Format) -> Format:
+    """Return a format that every document has.
+
+    Raises:
+        ConfigError: when it is the one of tests, which only runs are like.
+    """
+    if output is Format.JUNIT:
+        raise ConfigError(Problem(path="--output", message="junit tells of runs; here there are table, json and jsonl"))
+    return output
+
+
 OutputOption = Annotated[
-    Format, typer.Option("--output", "-o", help="What standard output carries.", rich_help_panel=_RUN)
+    Format,
+    typer.Option(
+        "--output",
+        help="What standard output carries.",
+        metavar="[table|json|jsonl]",
+        callback=no_junit,
+        rich_help_panel=_RUN,
+    ),
+]
+RunOutputOption = Annotated[
+    Format, typer.Option("--output", help="What standard output carries.", rich_help_panel=_RUN)
+]
+FileOption = Annotated[
+    str | None,
+    typer.Option("-o", metavar="FILE", help="Write that to a file instead, whole or not at all.", rich_help_panel=_RUN),
 ]
 
 
@@ -77,10 +110,27 @@ def _option(panel: str, *names: str, help: str, **more: Any) -> Any:  # noqa: A0
     return typer.Option(*names, help=help, rich_help_panel=panel, **more)
 
 
-SetOption = Annotated[list[str] | None, _option(_RUN, "--set", metavar="KEY=VALUE", help="A parameter of the payload.")]
+ParamsOption = Annotated[
+    list[str] | None,
+    _option(
+        _RUN, "--params", metavar="@FILE", help="Parameters of the payload from a YAML or JSON file; @- reads stdin."
+    ),
+]
+SetOption = Annotated[
+    list[str] | None,
+    _option(
+        _RUN, "--set", metavar="KEY=VALUE", help="A parameter of the payload.", autocompletion=completing.parameters
+    ),
+]
 IgnoreOption = Annotated[
     list[str] | None,
-    _option(_RUN, "--ignore", metavar="RULE", help="Let findings of this rule count for nothing; how many is told."),
+    _option(
+        _RUN,
+        "--ignore",
+        metavar="RULE",
+        help="Let findings of this rule count for nothing; how many is told.",
+        autocompletion=completing.rules,
+    ),
 ]
 SeverityOption = Annotated[
     list[str] | None,
@@ -98,6 +148,17 @@ DetachOption = Annotated[
 ]
 
 
+MetricsOption = Annotated[
+    Path | None,
+    _option(
+        _RUN,
+        "--metrics",
+        metavar="FILE",
+        help="Write OpenMetrics text too, for node_exporter's textfile collector: whole or not at all.",
+    ),
+]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Flags:
     """Hold the flags that `play`, `run` and `exec` share; `shared` gives them to a command."""
@@ -108,11 +169,18 @@ class Flags:
             _WHERE,
             "--on",
             metavar="PATTERN",
-            help="Targets: id, name, glob, group, tag:x, or ad hoc root@10.1.2.6/200. Repeat for more.",
+            help="Targets: id, name, glob, group, tag:x, or ad hoc root@10.1.2.6/200. Repeat for more; - reads stdin.",
+            autocompletion=completing.targets,
         ),
     ] = None
-    without: Annotated[list[str] | None, _option(_WHERE, "--not", metavar="PATTERN", help="Leave these out.")] = None
-    only: Annotated[list[str] | None, _option(_WHERE, "--and", metavar="PATTERN", help="Keep only these.")] = None
+    without: Annotated[
+        list[str] | None,
+        _option(_WHERE, "--not", metavar="PATTERN", help="Leave these out.", autocompletion=completing.targets),
+    ] = None
+    only: Annotated[
+        list[str] | None,
+        _option(_WHERE, "--and", metavar="PATTERN", help="Keep only these.", autocompletion=completing.targets),
+    ] = None
     project: ProjectOption = None
     venv: Annotated[
         str | None, _option(_HOW, "--venv", metavar="PATH", help="The virtual environment on the target.")
@@ -173,6 +241,7 @@ class Flags:
             "--limit",
             metavar="NAME=DURATION",
             help="Bound a phase: connect, enter, upload, idle, stall, run, lease, total. 30s, 20m, 2h, none.",
+            autocompletion=completing.limits,
         ),
     ] = None
     lease: Annotated[
@@ -191,7 +260,17 @@ class Flags:
     no_cache: Annotated[
         bool, _option(_RUN, "--no-cache", help="Send all code anew and leave no copy of it on the target.")
     ] = False
-    output: OutputOption = Format.TABLE
+    output: RunOutputOption = Format.TABLE
+    file: FileOption = None
+    events: Annotated[
+        str | None,
+        _option(
+            _RUN,
+            "--events",
+            metavar="FILE|fd:N",
+            help="Write what happens as JSON lines there too, as it happens.",
+        ),
+    ] = None
     quiet: Annotated[bool, _option(_RUN, "--quiet", "-q", help="Say nothing while it runs.")] = False
     verbose: Annotated[
         int, _option(_RUN, "--verbose", "-v", count=True, help="Say more: phases and logs; twice: noise too.")
@@ -203,16 +282,27 @@ class Flags:
         ),
     ] = False
 
-    def choice(self, *, params: Sequence[str] | None = None, rules: RuleChanges | None = None) -> Choice:
+    def choice(
+        self,
+        *,
+        params: Sequence[str] | None = None,
+        files: Sequence[str] | None = None,
+        rules: RuleChanges | None = None,
+        reads_stdin: str | None = None,
+    ) -> Choice:
         """Put the flags together as the API takes them.
+
+        `files` holds what ``--params`` says; `reads_stdin` names what takes standard input already.
 
         Raises:
             ConfigError: when one of them is not of its form.
         """
+        stdin = StandardInput(reads_stdin)
         return Choice(
-            on=tuple(self.on or ()),
-            without=tuple(self.without or ()),
-            only=tuple(self.only or ()),
+            on=patterns(self.on, "--on", stdin),
+            without=patterns(self.without, "--not", stdin),
+            only=patterns(self.only, "--and", stdin),
+            values=params_of(files, stdin),
             params=pairs(params, "--set"),
             rules=rules or RuleChanges(),
             limits=limits([*(self.limit or ()), *([f"lease={self.lease}"] if self.lease is not None else ())]),
@@ -241,9 +331,9 @@ class Flags:
             jump=self.jump,
         )
 
-    def showing(self) -> Showing:
+    def showing(self, metrics: Path | None = None) -> Showing:
         """Return how the run is to be shown."""
-        return Showing(output=self.output, quiet=self.quiet, verbose=self.verbose)
+        return Showing(output=self.output, events=self.events, metrics=metrics, quiet=self.quiet, verbose=self.verbose)
 
 
 def shared(function: Callable[..., int]) -> Callable[..., int]:
@@ -269,7 +359,9 @@ def _with_flags(function: Callable[..., int], flags: Sequence[Field[Any]]) -> Ca
 
     @wraps(function)
     def command(**given: Any) -> int:  # typer hands over what the signature says
-        return function(flags=Flags(**{item.name: given.pop(item.name) for item in flags}), **given)
+        said = Flags(**{item.name: given.pop(item.name) for item in flags})
+        with into(out_file(said.file)):
+            return function(flags=said, **given)
 
     command.__signature__ = Signature([*own, *extra])  # type: ignore[attr-defined]
     command.__annotations__ = {item.name: item.annotation for item in (*own, *extra)}
@@ -357,6 +449,39 @@ def limits(texts: Sequence[str] | None) -> Mapping[str, float | None]:
     if problems:
         raise ConfigError(problems)
     return result
+
+
+def metrics_file(path: Path | None, *, detach: bool) -> Path | None:
+    """Take the path of ``--metrics``.
+
+    Raises:
+        ConfigError: when nothing can be written there, or there will be nothing to write.
+    """
+    if path is None:
+        return None
+    folder = path.resolve().parent
+    if detach:
+        problem = "there are no results to count: --detach does not wait for them"
+    elif not folder.is_dir():
+        problem = f"there is no folder {folder}"
+    elif not os.access(folder, os.W_OK):
+        problem = f"nothing can be written into {folder}"
+    else:
+        return path
+    raise ConfigError(Problem(path="--metrics", message=problem))
+
+
+def out_file(name: str | None) -> str | None:
+    """Take the path of ``-o``.
+
+    Raises:
+        ConfigError: when it is the name of a format, or nothing.
+    """
+    if name is not None and (not name or name in set(Format)):
+        raise ConfigError(
+            f"-o names a file; the format is --output {name or 'json'} (a file of that name: -o ./{name})"
+        )
+    return name
 
 
 def word(text: str) -> bytes:

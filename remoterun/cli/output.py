@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import io
 import os
+import stat
 import sys
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final
 
 from remoterun.cli import signals
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from pathlib import Path
 
     from remoterun.model import Json
 
@@ -26,7 +28,7 @@ class ReaderGoneError(OSError):
 
 
 class OutputError(OSError):
-    """Say that standard output can't be written: a full disk, mostly."""
+    """Say that standard output can't be written, or not to its end: a full disk, mostly."""
 
 
 def no_output(error: Exception) -> ReaderGoneError | OutputError:
@@ -120,6 +122,98 @@ def write_document(data: bytes | str) -> None:
     signals.ignore()
 
 
+def write_pieces(pieces: Iterable[bytes]) -> None:
+    """Write the one document of a command as it is made, piece by piece.
+
+    Raises:
+        ReaderGoneError: when its reader has left.
+        OutputError: when it can't be written for another reason, or what is to be written can't be read.
+    """
+    signals.finish()
+    with read_to_the_end():
+        for piece in pieces:
+            write(piece)
+    signals.ignore()
+
+
+@contextmanager
+def read_to_the_end() -> Iterator[None]:
+    """Tell records that can't be read any more, when a part of them has been written, from other errors."""
+    try:
+        yield
+    except (ReaderGoneError, OutputError):
+        raise
+    except OSError as error:
+        raise OutputError(f"the result ends here: {error}") from error
+
+
+@contextmanager
+def into(name: str | None) -> Iterator[None]:
+    """Let a file take what standard output would carry: whole, or not at all.
+
+    It is written beside its place and put there at the end; what is no regular file, a pipe for instance, is written to
+    as it is. `None` leaves standard output alone.
+
+    Raises:
+        ConfigError: when it can't be made.
+        OutputError: when it can't be put in its place.
+    """
+    if name is None:
+        yield
+        return
+    from pathlib import Path
+
+    from remoterun.errors import ConfigError
+
+    place = Path(name).resolve()
+    try:
+        file, partial = _open_beside(place)
+    except OSError as error:
+        raise ConfigError(f"-o {name}: cannot be written: {error.strerror}") from error
+    try:
+        with _as_stdout(file):
+            yield
+        if partial:
+            os.fsync(file)
+            partial.replace(place)
+            partial = None
+    except OSError as error:
+        raise no_output(error) from error
+    finally:
+        os.close(file)
+        if partial:
+            with suppress(OSError):
+                partial.unlink()
+
+
+def _open_beside(place: Path) -> tuple[int, Path | None]:
+    """Open what is written first, and return its path; None means that it is the place itself."""
+    try:
+        found: os.stat_result | None = place.stat()
+    except FileNotFoundError:
+        found = None
+    if found is not None and not stat.S_ISREG(found.st_mode):
+        return os.open(place, os.O_WRONLY | os.O_CLOEXEC), None
+    partial = place.with_name(f".{place.name[:200]}.{os.getpid()}")
+    file = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+    if found is not None:
+        with suppress(OSError):
+            os.fchmod(file, stat.S_IMODE(found.st_mode))
+    return file, partial
+
+
+@contextmanager
+def _as_stdout(file: int) -> Iterator[None]:
+    was = os.dup(1)
+    os.dup2(file, 1)
+    try:
+        yield
+        sys.stdout.flush()
+    finally:
+        os.dup2(was, 1)
+        os.close(was)
+
+
 def write_json(value: dict[str, Json], *, indent: int | None) -> None:
     """Write the one document of a command as strict JSON in ASCII."""
     import json
@@ -128,21 +222,19 @@ def write_json(value: dict[str, Json], *, indent: int | None) -> None:
 
 
 def machine_format(argv: Sequence[str]) -> str | None:
-    """Look for ``--output json`` or ``jsonl`` before anything is parsed: usage errors come in that format too."""
+    """Look for the `--output` of a program before anything is parsed: usage errors come in that format too."""
     words = list(argv)
     if "--" in words:
         words = words[: words.index("--")]
     found = None
     for index, word in enumerate(words):
         name, equals, value = word.partition("=")
-        if name in {"--output", "-o"} and not equals:
-            value = words[index + 1] if index + 1 < len(words) else ""
-        elif word.startswith("-o") and not word.startswith("--"):
-            value = word[2:].removeprefix("=")
-        elif name != "--output":
+        if name != "--output":
             continue
+        if not equals:
+            value = words[index + 1] if index + 1 < len(words) else ""
         # The last one counts, as it does once everything is parsed.
-        found = value if value in {"json", "jsonl"} else None
+        found = value if value in {"json", "jsonl", "junit"} else None
     return found
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from remoterun.api import Project
+from remoterun.cli import completing
 from remoterun.cli.dryrun import show_plan
 from remoterun.cli.options import Flags, Format, OutputOption, ProjectOption, shared
 from remoterun.cli.output import write, write_json
@@ -50,7 +51,12 @@ def list_(*, project: ProjectOption = None, output: OutputOption = Format.TABLE)
 
 @app.command()
 def show(
-    name: Annotated[str, typer.Argument(help="A payload, with or without a version: check-ckpt, check-ckpt@1.")],
+    name: Annotated[
+        str,
+        typer.Argument(
+            help="A payload, with or without a version: check-ckpt, check-ckpt@1.", autocompletion=completing.payloads
+        ),
+    ],
     *,
     project: ProjectOption = None,
     output: OutputOption = Format.TABLE,

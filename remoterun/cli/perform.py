@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import sys
+import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -14,14 +15,16 @@ from remoterun.api import carry_out, secrets_of
 from remoterun.cli import signals
 from remoterun.cli.asking import Asker, can_ask
 from remoterun.cli.backlog import Backlog
+from remoterun.cli.eventsink import EventSink, events_of, to_all
 from remoterun.cli.options import Format, Showing
-from remoterun.cli.output import no_output, read_to_the_end, tell, write, write_pieces
+from remoterun.cli.output import no_output, read_to_the_end, tell, write, write_document, write_pieces
 from remoterun.console.outlet import Outlet
 from remoterun.errors import ConfigError, Problem, clean
 from remoterun.events import OutcomeReady, TargetMoved
-from remoterun.model import Manner, Phase, RunStatus, Status
+from remoterun.model import Manner, PayloadWork, Phase, RunStatus, Status
 
 if TYPE_CHECKING:
+    from pathlib import Path
     from types import FrameType
 
     from remoterun.console import Console
@@ -47,6 +50,8 @@ def perform(
     """
     performance = _Performance(plan, showing, programs=programs, earlier=earlier, manner=manner)
     run = performance.play()
+    if showing.metrics is not None:
+        _write_metrics(run, showing.metrics)
     if performance.unwritable is not None:
         raise no_output(performance.unwritable)
     print_run(run, showing, programs=programs)
@@ -63,8 +68,13 @@ def detachable(plan: Plan, *, lease_given: bool) -> Plan:
     Raises:
         ConfigError: when it has several steps, or its targets would not go on alone.
     """
-    if any(job.step for job in plan.jobs):
-        raise ConfigError("--detach leaves one step to itself; this playbook has several: detach them one by one")
+    payloads = {job.step: job.work.pack.ref.name for job in plan.jobs if isinstance(job.work, PayloadWork)}
+    if len(payloads) > 1:
+        steps = f"{plan.playbook} has {len(payloads)}, and a step begins only where the one before it went well"
+        raise ConfigError(
+            f"--detach leaves one step to itself; {steps}. Play it without --detach, or detach its payloads in turn: "
+            f"remoterun play {payloads[0]} --detach, remoterun collect last, remoterun play {payloads[1]} --detach"
+        )
     jobs = plan.jobs if lease_given else tuple(_with_lease(job, DETACHED_LEASE_S) for job in plan.jobs)
     if any(job.limits.lease is None for job in jobs):
         raise ConfigError("--detach needs a lease: with none, a target ends its work when the connection ends")
@@ -89,6 +99,7 @@ class _Performance:
         self._vault = secrets_of(plan, earlier, _warn if manner is Manner.CANCEL else None)
         self._journal = Journal(default_folder(), lambda text: tell(f"remoterun: {text}\n"), earlier)
         self._showing = showing
+        self._events = None if showing.events is None else EventSink(showing.events)
         self._programs = programs
         self._pending: dict[str, None] = {}
         self._interrupted = False
@@ -105,17 +116,20 @@ class _Performance:
             signals.finish(self._signal)
         if lines is not None:
             lines.drain()
+        if self._events is not None:
+            self._events.close()
         return run
 
     async def _play(self, console: Console, lines: Outlet | None) -> Run:
         self._catch_signals(console)
         ticking = asyncio.create_task(_tick(console))
-        outlets = console.outlets if lines is None else (*console.outlets, lines)
+        streams = [*([] if lines is None else [lines]), *([] if self._events is None else [self._events.outlet])]
+        outlets = (*console.outlets, *streams)
         backlog = Backlog(outlets, self._control, len({job.target.id for job in self._plan.jobs}))
         try:
             return await carry_out(
                 self._plan,
-                self._listener(console, lines, backlog),
+                self._listener(console, to_all(streams), backlog),
                 self._control,
                 self._earlier,
                 vault=self._vault,
@@ -142,17 +156,12 @@ class _Performance:
             on_output_closed=self._reader_gone if streams_out else None,
         )
 
-    def _listener(self, console: Console, lines: Outlet | None, backlog: Backlog) -> OnEvent:
-        if lines is not None:
-            from remoterun.report import event_line
-
+    def _listener(self, console: Console, write: OnEvent, backlog: Backlog) -> OnEvent:
         def listen(event: Event) -> None:
             self._journal(event)
             self._note(event)
             console(event)
-            line = event_line(event) if lines is not None else None
-            if line is not None and lines is not None:
-                lines.write(line)
+            write(event)
             backlog.note(getattr(event, "target", ""))
 
         return listen
@@ -206,12 +215,34 @@ async def _tick(console: Console) -> None:
         console.tick()
 
 
+def print_kept(run: Run, plan: Plan, showing: Showing, *, programs: bool) -> None:
+    """Print a run that is over in the chosen format, and its events to wherever they are wanted."""
+    if showing.events is not None:
+        sink = EventSink(showing.events)
+        write_event = to_all([sink.outlet])
+        with read_to_the_end():
+            for event in events_of(run, plan):
+                write_event(event)
+        sink.close()
+    if showing.output is Format.JSONL:
+        from remoterun.report import event_line
+
+        with read_to_the_end():
+            for line in filter(None, map(event_line, events_of(run, plan))):
+                write(line)
+    print_run(run, showing, programs=programs)
+
+
 def print_run(run: Run, showing: Showing, *, programs: bool) -> None:
     """Print the run in the chosen format."""
     if showing.output is Format.JSON:
         from remoterun.report import json_pieces
 
         write_pieces(json_pieces(run))
+    elif showing.output is Format.JUNIT:
+        from remoterun.report.junit import junit
+
+        write_document(junit([run]))
     elif showing.output is Format.TABLE and programs:
         from remoterun.report import short_summary
 
@@ -225,6 +256,17 @@ def print_run(run: Run, showing: Showing, *, programs: bool) -> None:
             tell("\n")
         with read_to_the_end():
             write_table(run, write, width=_width(), color=use_color(sys.stdout), verbose=showing.verbose)
+
+
+def _write_metrics(run: Run, path: Path) -> None:
+    """Write a run's metrics; what can't be written changes nothing of its result."""
+    from remoterun.report.files import write_whole
+    from remoterun.report.metrics import openmetrics
+
+    try:
+        write_whole(path, openmetrics([run], time.time()))
+    except OSError as error:
+        tell(f"remoterun: the metrics can't be written to {clean(str(path))}: {error.strerror or error}\n")
 
 
 def _width() -> int:

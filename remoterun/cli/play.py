@@ -9,13 +9,17 @@ from typing import Annotated
 import typer
 
 from remoterun.api import Project
+from remoterun.cli import completing
 from remoterun.cli.dryrun import show_plan
 from remoterun.cli.options import (
     DetachOption,
     Flags,
     IgnoreOption,
+    MetricsOption,
+    ParamsOption,
     SetOption,
     SeverityOption,
+    metrics_file,
     rule_changes,
     shared,
     word,
@@ -25,26 +29,37 @@ from remoterun.errors import ConfigError
 from remoterun.model import ExecWork, Manner, ScriptWork
 
 _SCRIPT_MAX = 16 << 20
+STDIN_NAME = "<stdin>"
 
 
 @shared
 def play(
-    name: Annotated[str, typer.Argument(metavar="PLAYBOOK", help="A playbook of the project, or a payload.")],
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="PLAYBOOK",
+            help="A playbook of the project, or a payload.",
+            autocompletion=completing.playbooks,
+        ),
+    ],
     *,
+    params: ParamsOption = None,
     set_: SetOption = None,
     ignore: IgnoreOption = None,
     severity: SeverityOption = None,
     detach: DetachOption = False,
+    metrics: MetricsOption = None,
     flags: Flags,
 ) -> int:
     """Run a playbook or a payload on targets and show what it found."""
-    choice = flags.choice(params=set_, rules=rule_changes(ignore, severity))
+    showing = flags.showing(metrics_file(metrics, detach=detach))
+    choice = flags.choice(params=set_, files=params, rules=rule_changes(ignore, severity))
     plan = Project.load(flags.project).plan_play(name, choice)
     if detach:
         plan = detachable(plan, lease_given=flags.lease is not None)
     if flags.dry_run:
         return show_plan(plan, flags.output)
-    return perform(plan, flags.showing(), manner=Manner.LEAVE if detach else Manner.FOLLOW)[1]
+    return perform(plan, showing, manner=Manner.LEAVE if detach else Manner.FOLLOW)[1]
 
 
 _OwnStatus = Annotated[
@@ -87,7 +102,8 @@ def exec_(
 
 def _program(name: str, work: ScriptWork | ExecWork, flags: Flags, *, own_status: bool, detach: bool) -> int:
     """Run a person's script or program; one that fails by itself is exit status 1, or its own if asked for."""
-    plan = Project.load(flags.project).plan_work(name, work, flags.choice())
+    choice = flags.choice(reads_stdin="the script" if name == STDIN_NAME else None)
+    plan = Project.load(flags.project).plan_work(name, work, choice)
     if detach:
         plan = detachable(plan, lease_given=flags.lease is not None)
     if own_status and detach:
@@ -118,4 +134,4 @@ def _read_script(path: str) -> tuple[str, bytes]:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
     if len(source) > _SCRIPT_MAX:
         raise ConfigError(f"{path}: is larger than {_SCRIPT_MAX >> 20} MiB, the most a script may have")
-    return ("<stdin>" if path == "-" else Path(path).name), source
+    return (STDIN_NAME if path == "-" else Path(path).name), source

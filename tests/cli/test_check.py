@@ -80,7 +80,7 @@ def test_several_paths_are_one_table_and_one_document(folder: Path) -> None:
 
 
 def test_lines_of_json(folder: Path) -> None:
-    result = check(folder, "good", "-o", "jsonl", "-q")
+    result = check(folder, "good", "--output", "jsonl", "-q")
     lines = [json.loads(line) for line in result.stdout.splitlines()]
     assert [line["type"] for line in lines] == ["run_started", "record", "record", "outcome", "run_finished"]
     assert {line["target"] for line in lines if "target" in line} == {"good"}

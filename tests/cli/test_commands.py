@@ -173,7 +173,9 @@ def test_several_mistakes_are_told_at_once(project: Project) -> None:
 def test_project_is_found_from_below(project: Project) -> None:
     below = project.folder / "a/b"
     below.mkdir(parents=True)
-    done = subprocess.run([*REMOTERUN, "inventory", "list", "-o", "json"], cwd=below, capture_output=True, check=True)
+    done = subprocess.run(
+        [*REMOTERUN, "inventory", "list", "--output", "json"], cwd=below, capture_output=True, check=True
+    )
     assert json.loads(done.stdout)["targets"][0]["id"] == "here"
 
 
