@@ -38,6 +38,7 @@ COMMANDS = (
     ("cancel",),
     ("history",),
     ("diff",),
+    ("report",),
     ("history", "gc"),
     ("audit",),
     ("schedule",),
