@@ -1,0 +1,93 @@
+"""The words of the project as frozen records: targets, limits, work, outcomes, runs. No I/O."""
+
+from __future__ import annotations
+
+from remoterun.model.limits import (
+    LIMIT_NAMES,
+    Concurrency,
+    Limits,
+    format_duration,
+    parse_duration,
+)
+from remoterun.model.outcomes import (
+    Captured,
+    ErrorInfo,
+    Finding,
+    LimitHit,
+    Outcome,
+    Records,
+    Run,
+    judge,
+)
+from remoterun.model.places import (
+    HopKind,
+    Host,
+    Target,
+)
+from remoterun.model.words import (
+    Json,
+    Manner,
+    Phase,
+    RunStatus,
+    Severity,
+    Status,
+)
+from remoterun.model.work import (
+    CacheWork,
+    ExecWork,
+    Job,
+    OtherWork,
+    Pack,
+    PayloadRef,
+    PayloadWork,
+    Plan,
+    Playbook,
+    RuleChanges,
+    ScriptWork,
+    SecretRef,
+    SecretSource,
+    Step,
+    VarRef,
+    Work,
+)
+
+__all__ = [
+    "CacheWork",
+    "Captured",
+    "Concurrency",
+    "ErrorInfo",
+    "ExecWork",
+    "Finding",
+    "HopKind",
+    "Host",
+    "Job",
+    "Json",
+    "LIMIT_NAMES",
+    "LimitHit",
+    "Limits",
+    "Manner",
+    "OtherWork",
+    "Outcome",
+    "Pack",
+    "PayloadRef",
+    "PayloadWork",
+    "Phase",
+    "Plan",
+    "Playbook",
+    "Records",
+    "RuleChanges",
+    "Run",
+    "RunStatus",
+    "ScriptWork",
+    "SecretRef",
+    "SecretSource",
+    "Severity",
+    "Status",
+    "Step",
+    "Target",
+    "VarRef",
+    "Work",
+    "format_duration",
+    "judge",
+    "parse_duration",
+]
