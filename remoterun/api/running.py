@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import warnings
+from contextlib import suppress
 from os import PathLike, fsencode, fspath
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
@@ -15,7 +16,7 @@ from remoterun.events import OutcomeReady
 from remoterun.model import ExecWork, RuleChanges, ScriptWork, parse_duration
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Mapping, Sequence
+    from collections.abc import Callable, Generator, Mapping, Sequence
     from types import TracebackType
     from typing import Self, Unpack
 
@@ -303,29 +304,41 @@ def wait_for(running: Running) -> Run:
 
 
 def _in_a_thread(running: Running) -> Run:
+    """Block until a run in a loop and a thread of its own has ended; Ctrl-C does to it what cancelling a task does."""
     runs: list[Run] = []
     errors: list[BaseException] = []
-    loops: list[asyncio.AbstractEventLoop] = []
+    begun, over = threading.Event(), threading.Event()
+    cancels: list[Callable[[], object]] = []
 
-    async def main() -> None:
-        loops.append(asyncio.get_running_loop())
-        runs.append(await running)
+    async def main() -> Run:
+        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+        if task is not None:
+            cancels.append(lambda: loop.call_soon_threadsafe(task.cancel))
+        begun.set()
+        return await running
 
     def work() -> None:
         try:
-            asyncio.run(main())
+            runs.append(asyncio.run(main()))
         except BaseException as error:
             errors.append(error)
+        finally:
+            begun.set()
+            over.set()
 
-    thread = threading.Thread(target=work, name=f"remoterun {running.run_id}")
-    thread.start()
-    try:
-        thread.join()
-    except KeyboardInterrupt:
-        if loops:
-            loops[0].call_soon_threadsafe(running.cancel)
-        thread.join()
-        raise
+    threading.Thread(target=work, name=f"remoterun {running.run_id}").start()
+    interrupted = False
+    while not over.is_set():
+        try:
+            over.wait()  # an interrupted Thread.join takes the thread for ended
+        except KeyboardInterrupt:
+            interrupted = True
+            begun.wait()
+            for cancel in cancels:
+                with suppress(RuntimeError):  # the loop has just ended
+                    cancel()
+    if interrupted:
+        raise KeyboardInterrupt
     if errors:
         raise errors[0]
     return runs[0]

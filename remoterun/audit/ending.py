@@ -30,8 +30,10 @@ class Ending:
 
     @contextmanager
     def reaching(self, control: Control) -> Iterator[None]:
-        """Let it reach a run of the running loop."""
+        """Let it reach a run of the running loop, also when it came just before."""
         self._running = (asyncio.get_running_loop(), control)
+        if self.status is not None:
+            control.cancel(self.status)
         try:
             yield
         finally:

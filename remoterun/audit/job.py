@@ -226,14 +226,18 @@ class _Job:
     def _tell(self, events: Sequence[Event]) -> None:
         """Tell people these events of the audit itself, and all that waits for them.
 
-        It is kept before it is sent: who is killed in between tells it the next time.
+        It is kept before it is sent, and that somebody was told right after: who is killed in between tells the others
+        the next time.
         """
         alerts = self._settings.alerts
         self._keep(self._own(events))
         if alerts is not None:
-            self._state, delivery = deliver(self._state, alerts, self._root.name)
+            self._state, delivery = deliver(self._state, alerts, self._root.name, self._take)
             self._audit = replace(self._audit, delivery=delivery)
-            self._save()
+
+    def _take(self, state: State) -> None:
+        self._state = state
+        self._save()
 
     def _own(self, events: Sequence[Event]) -> list[Event]:
         """Return events of the audit itself, with that of a former one that was cut, if people want to hear of them."""

@@ -8,7 +8,7 @@ import hashlib
 import json
 import os
 import socket
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final, Self
 
@@ -121,7 +121,7 @@ class Lock:
         self._write()
 
     def _write(self) -> None:
-        """Put our words into the file, so that they outlast us, and the machine."""
+        """Put our words into the file, so that they outlast us, and the machine; on a full disk they go unsaid."""
         held = self._holder
         value: dict[str, Json] = {
             "pid": held.pid,
@@ -129,9 +129,10 @@ class Lock:
             "started_at": held.started_at,
             "runs": list(held.runs),
         }
-        os.ftruncate(self._fd, 0)
-        os.pwrite(self._fd, json.dumps(value).encode("ascii"), 0)
-        os.fsync(self._fd)
+        with suppress(OSError):
+            os.ftruncate(self._fd, 0)
+            os.pwrite(self._fd, json.dumps(value).encode("ascii"), 0)
+            os.fsync(self._fd)
 
 
 def refuse_if_held(folder: Path, project: Path) -> None:
@@ -144,7 +145,8 @@ def refuse_if_held(folder: Path, project: Path) -> None:
     with _usable(folder):
         fd = _open(folder)
         try:
-            _lock(fd, project)
+            # Shared: those who only look are in nobody's way.
+            _lock(fd, project, fcntl.LOCK_SH)
         finally:
             os.close(fd)
 
@@ -167,9 +169,9 @@ def _open(folder: Path) -> int:
     return os.open(folder / _FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
 
-def _lock(fd: int, project: Path) -> None:
+def _lock(fd: int, project: Path, kind: int = fcntl.LOCK_EX) -> None:
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(fd, kind | fcntl.LOCK_NB)
     except OSError as error:
         if error.errno not in {errno.EAGAIN, errno.EACCES}:
             raise

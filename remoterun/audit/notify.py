@@ -6,17 +6,20 @@ import logging
 import re
 import threading
 import time
+from contextvars import ContextVar
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
+from urllib.parse import unquote
 
 from remoterun.audit.messages import Message, message
 from remoterun.audit.state import State, Waiting
 from remoterun.errors import ConfigError, RemoterunError, clean
 from remoterun.records import dataclass
+from remoterun.report.text import clip
 from remoterun.secrets import SHORTEST, Redactor, fetch
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from remoterun.audit.file import Alerts
     from remoterun.audit.ledger import Event
@@ -27,6 +30,7 @@ MOST_WAITING: Final = 1000
 SEND_S: Final = 60.0
 _HOUR_S: Final = 3600.0
 _LOGGER: Final = "apprise"
+_LONGEST: Final = 500
 
 
 class NotifyError(RemoterunError):
@@ -70,8 +74,13 @@ def queued(state: State, alerts: Alerts | None, events: Sequence[Event]) -> Stat
     return replace(state, waiting=waiting)
 
 
-def deliver(state: State, alerts: Alerts, project: str) -> tuple[State, Delivery]:
-    """Send everybody what waits for them, one message each; return what waits then, and what became of it."""
+def deliver(
+    state: State, alerts: Alerts, project: str, on_told: Callable[[State], object] | None = None
+) -> tuple[State, Delivery]:
+    """Send everybody what waits for them, one message each; return what waits then, and what became of it.
+
+    `on_told` takes what waits whenever somebody has been told: the next one may take a minute, and much can happen.
+    """
     waiting = dict(state.waiting)
     sent, held, failed = [], [], []
     now = time.time()
@@ -89,6 +98,8 @@ def deliver(state: State, alerts: Alerts, project: str) -> tuple[State, Delivery
         else:
             waiting[name] = Waiting(sent=(*recent, now))
             sent.append(name)
+            if on_told is not None:
+                on_told(replace(state, waiting=dict(waiting)))
     return replace(state, waiting=waiting), Delivery(sent=tuple(sent), held=tuple(held), failed=tuple(failed))
 
 
@@ -102,18 +113,16 @@ def send_to(source: SecretSource, said: Message, limit_s: float = SEND_S) -> Non
         url = fetch(source)
     except ValueError as error:
         raise NotifyError(f"its URL {error}") from error
-    redactor = _redactor(url)
-    with _Heard() as heard:
-        # Nothing keeps a service from waiting for ever, and the audit's lock is held.
-        sending = _Sending(url, said)
-        sending.start()
-        sending.join(limit_s)
+    # Nothing keeps a service from waiting for ever, and the audit's lock is held.
+    sending = _Sending(url, said)
+    sending.start()
+    sending.join(limit_s)
     if sending.is_alive():
         raise NotifyError(f"the service was not done after {limit_s:g}s")
-    if sending.error is not None:
-        raise NotifyError(redactor.text(clean(sending.error)))
     if not sending.taken:
-        raise NotifyError(redactor.text(heard.text) or "the service did not take the message")
+        # Shortened last: of a token that is cut, nothing would be found.
+        why = clip(_redactor(url).text(clean(sending.error or sending.heard.text)), _LONGEST)
+        raise NotifyError(why or "the service did not take the message")
 
 
 class _Sending(threading.Thread):
@@ -123,10 +132,15 @@ class _Sending(threading.Thread):
         super().__init__(daemon=True)
         self._url = url
         self._said = said
+        self.heard = _Heard()
         self.taken = False
         self.error: str | None = None
 
     def run(self) -> None:
+        with self.heard:
+            self._send()
+
+    def _send(self) -> None:
         try:
             import apprise
 
@@ -162,32 +176,39 @@ def send_test(source: SecretSource, project: str) -> None:
 def _redactor(url: str) -> Redactor:
     """Take a URL and every part of it that may be a token out of what a service says."""
     parts = (url, *re.split(r"[/:@?&=#]+", url))
+    # Services have them as they are meant.
+    parts += tuple(map(unquote, parts))
     return Redactor({f"URL part {number}": part for number, part in enumerate(parts) if len(part) >= SHORTEST})
 
 
-class _Heard(logging.Handler):
-    """Keep what Apprise logs while a message is sent, and keep it off standard error."""
+class _Heard(logging.Filter):
+    """Keep what Apprise logs while a thread sends, and keep it off standard error, however long that takes."""
 
     def __init__(self) -> None:
-        super().__init__(logging.WARNING)
+        super().__init__()
         self._lines: list[str] = []
-        self._logger = logging.getLogger(_LOGGER)
-        self._propagated = self._logger.propagate
 
     @property
     def text(self) -> str:
         """Return it as one line."""
-        return "; ".join(self._lines)[:500]
+        return "; ".join(self._lines)
 
-    def emit(self, record: logging.LogRecord) -> None:
-        """Take one line."""
-        self._lines.append(clean(record.getMessage()).rstrip("."))
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Take what is logged for this message, and let nobody else have it."""
+        if _SENDING.get() is not self:
+            return True
+        if record.levelno >= logging.WARNING:
+            self._lines.append(clean(record.getMessage()).rstrip("."))
+        return False
 
     def __enter__(self) -> _Heard:
-        self._logger.addHandler(self)
-        self._logger.propagate = False
+        _SENDING.set(self)
+        logging.getLogger(_LOGGER).addFilter(self)
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._logger.removeHandler(self)
-        self._logger.propagate = self._propagated
+        logging.getLogger(_LOGGER).removeFilter(self)
+
+
+# Apprise hands its context on to threads of its own, which outlive what was given up.
+_SENDING: Final[ContextVar[_Heard | None]] = ContextVar("sending", default=None)

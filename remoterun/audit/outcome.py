@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Final
 
 from remoterun.audit.file import ExitOn
 from remoterun.audit.notify import Delivery
-from remoterun.model import RunStatus, Status
+from remoterun.model import RunStatus, Severity, Status
 from remoterun.records import dataclass
 
 if TYPE_CHECKING:
     from remoterun.audit.ledger import Event
     from remoterun.audit.lock import Holder
     from remoterun.compare import Difference
-    from remoterun.model import Run
+    from remoterun.model import Outcome, Run
 
 _GRAVEST_FIRST: Final = (RunStatus.ERROR, RunStatus.INCOMPLETE, RunStatus.FINDINGS, RunStatus.OK)
 
@@ -90,6 +90,13 @@ def exit_code(audit: Audit, exit_on: ExitOn) -> int:
     if exit_on is ExitOn.CHANGED:
         return (status.exit_code or RunStatus.FINDINGS.exit_code) if audit.changed else 0
     if exit_on is ExitOn.FINDINGS:
-        found = any(outcome.status is Status.FINDINGS for run in audit.runs for outcome in run.outcomes)
+        found = any(_has_findings(outcome) for run in audit.runs for outcome in run.outcomes)
         return RunStatus.FINDINGS.exit_code if found else 0
     return status.exit_code
+
+
+def _has_findings(outcome: Outcome) -> bool:
+    """Tell whether findings count against a target; what came before its time was up counts as well."""
+    if outcome.status in {Status.OK, Status.FINDINGS}:
+        return outcome.status is Status.FINDINGS
+    return any(finding.severity is not Severity.INFO for finding in outcome.findings)

@@ -7,7 +7,7 @@ import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from remoterun.errors import ConfigError, Problem, clean
+from remoterun.errors import ConfigError, Problem, clean, show
 from remoterun.model import format_duration
 from remoterun.report.files import write_whole
 
@@ -60,12 +60,21 @@ WantedBy=timers.target
 
 
 def units(schedule: Schedule, *, user: bool) -> dict[str, str]:
-    """Return the texts of the units by their file names."""
-    title = _literal(str(schedule.project))
+    """Return the texts of the units by their file names.
+
+    Raises:
+        ConfigError: something is not UTF-8, of which systemd reads nothing.
+    """
+    for text in (str(schedule.project), *schedule.command, *schedule.environment.values()):
+        if not _is_utf8(text):
+            raise ConfigError(f"{show(text)} is not UTF-8, which systemd does not read: use --cron, or another name")
+    program, *words = schedule.command
+    title = _title(str(schedule.project))
     service = _SERVICE.format(
         title=title,
         network="" if user else "Wants=network-online.target\nAfter=network-online.target\n",
-        command=" ".join(_word(word, command=True) for word in schedule.command),
+        # It looks for variables in all words but the first.
+        command=" ".join([_word(program), *(_word(word, command=True) for word in words)]),
         environment="\n".join(
             f"Environment={_word(f'{name}={value}')}" for name, value in sorted(schedule.environment.items())
         ),
@@ -94,6 +103,19 @@ def _word(text: str, *, command: bool = False) -> str:
 def _literal(text: str) -> str:
     """Keep systemd from reading specifiers."""
     return text.replace("%", "%%")
+
+
+def _title(path: str) -> str:
+    """Write a folder's path at the end of a line, where a backslash would take in the next line."""
+    return _literal(path) + ("/" if path.endswith("\\") else "")
+
+
+def _is_utf8(text: str) -> bool:
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 # --- where they go ----------------------------------------------------------------------------------------------------
@@ -131,6 +153,7 @@ def install(schedule: Schedule, folder: Path, *, user: bool, start: bool) -> lis
     """
     control = _systemctl(user=user) if start else None
     done: list[str] = []
+    is_new = False
     for name, text in units(schedule, user=user).items():
         path = folder / name
         if _text(path) == text:
@@ -138,16 +161,17 @@ def install(schedule: Schedule, folder: Path, *, user: bool, start: bool) -> lis
             continue
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            write_whole(path, text.encode("utf-8", "surrogateescape"))
+            write_whole(path, text.encode("utf-8"))
         except OSError as error:
             raise ConfigError(Problem(file=str(path), message=f"cannot be written: {error.strerror}")) from error
         done.append(f"{path} was written")
+        is_new = True
     timer = f"{schedule.name}.timer"
     if control is not None:
         _ordered([*control, "daemon-reload"])
         _ordered([*control, "enable", timer])
         # One that is active goes by what it said before.
-        _ordered([*control, "restart" if any("written" in line for line in done) else "start", timer])
+        _ordered([*control, "restart" if is_new else "start", timer])
         done.append(f"{timer} is enabled and started")
     return done
 
@@ -158,12 +182,14 @@ def remove(name: str, folder: Path, *, user: bool, start: bool) -> list[str]:
     Raises:
         ConfigError: systemd is not there or does not let them go, or a file can't be removed.
     """
-    paths = [path for path in (folder / f"{name}.timer", folder / f"{name}.service") if path.exists()]
+    timer, service = folder / f"{name}.timer", folder / f"{name}.service"
+    paths = [path for path in (timer, service) if path.exists()]
     if not paths:
-        return [f"{folder / name}.timer is not there"]
+        return [f"{timer} is not there"]
     control = _systemctl(user=user) if start else None
-    if control is not None:
-        _ordered([*control, "disable", "--now", f"{name}.timer"])
+    # What was cut has taken the timer away already, and systemd wants nothing to do with one that is not there.
+    if control is not None and timer in paths:
+        _ordered([*control, "disable", "--now", timer.name])
     for path in paths:
         try:
             path.unlink(missing_ok=True)

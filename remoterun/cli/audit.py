@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import signal
 from enum import StrEnum
 from pathlib import Path
@@ -94,12 +95,22 @@ def project_root(project: Path | None) -> Path:
     Raises:
         ConfigError: there is none.
     """
+    _settle_home()
     root = find_project(None, project)
     if root is None:
         raise ConfigError(
             Problem(path="--project", message=f"no folder from here upwards has an {FILE_NAME}: name the project's")
         )
     return root
+
+
+def _settle_home() -> None:
+    """Let `~` lead nowhere where nobody knows a home: services and containers have accounts without one."""
+    try:
+        Path.home()
+    except RuntimeError:
+        # Nothing can be made below it, not even by root.
+        os.environ["HOME"] = os.devnull
 
 
 def _seconds(text: str) -> float:

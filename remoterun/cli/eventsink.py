@@ -89,6 +89,8 @@ def _open(where: str) -> int:
         raise _unusable("standard input, output and error have their own use: take fd:3 or above")
     if fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY:
         raise _unusable(f"{where} is open for reading only")
+    if not os.get_inheritable(descriptor):
+        raise _unusable(f"{where} is a file of our own: whoever starts this has not opened it")
     os.set_inheritable(descriptor, False)  # noqa: FBT003  # positional only
     return descriptor
 

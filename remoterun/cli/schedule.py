@@ -14,12 +14,14 @@ from remoterun.audit.file import nothing_to_play
 from remoterun.audit.schedule import Schedule, schedule_name
 from remoterun.cli.audit import project_root
 from remoterun.cli.options import ProjectOption  # noqa: TC001  # typer reads it
-from remoterun.cli.output import write
+from remoterun.cli.output import tell, write
 from remoterun.errors import ConfigError, Problem
 from remoterun.model import parse_duration
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from remoterun.audit import Settings
 
 app = typer.Typer(help="When a project is audited without anybody: systemd or cron.", no_args_is_help=True)
 
@@ -99,8 +101,7 @@ def install(
 
     kind = _scheduler(user=user, system=system, cron=cron)
     schedule = _schedule(project, every, calendar, log, kind)
-    if not load_settings(schedule.project).playbooks:
-        raise nothing_to_play(schedule.project)
+    _look_at(load_settings(schedule.project), schedule)
     if kind is Scheduler.CRON:
         _refuse_into(into)
         return _said(crontab.install(schedule))
@@ -132,6 +133,22 @@ def remove(
     is_user = kind is Scheduler.USER
     folder = into or systemd.unit_folder(os.environ, user=is_user)
     return _said(systemd.remove(name, folder, user=is_user, start=into is None))
+
+
+def _look_at(settings: Settings, schedule: Schedule) -> None:
+    """Refuse to schedule what can't be played, and warn of what will not be there.
+
+    Raises:
+        ConfigError: audit.yaml names no playbook.
+    """
+    if not settings.playbooks:
+        raise nothing_to_play(schedule.project)
+    for name, source in settings.alerts.to.items() if settings.alerts else ():
+        if source.kind == "env" and source.words[0] not in schedule.environment:
+            tell(
+                f"remoterun: alerts.to.{name} takes its URL from {source.words[0]}, which is not in the environment of "
+                "cron and systemd: take it from a file, or see docs/cron.md\n"
+            )
 
 
 def _scheduler(*, user: bool, system: bool, cron: bool) -> Scheduler:

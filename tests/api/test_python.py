@@ -260,6 +260,49 @@ def test_ctrl_c_ends_a_blocking_call_in_an_orderly_way(project: Project) -> None
     assert (done.stdout, done.stderr) == (b"cancelled 0\ninterrupted\n", b"")
 
 
+# It goes on when it is asked to end, and says that it was.
+STUBBORN = """\
+import signal, time
+
+def run(ctx):
+    signal.signal(signal.SIGTERM, lambda *_: ctx.emit({"n": 2}))
+    for n in range(10000):
+        ctx.emit({"n": 1})
+        time.sleep(0.05)
+"""
+
+
+@pytest.mark.parametrize(
+    ("payload", "times", "said"),
+    [("slow", 1, b"cancelled 0\ninterrupted\n"), ("stubborn", 2, b"cancelled None\ninterrupted\n")],
+)
+def test_ctrl_c_ends_a_call_inside_a_loop_as_it_ends_a_task(
+    project: Project, payload: str, times: int, said: bytes
+) -> None:
+    """A notebook leaves Ctrl-C to Python; a second one leaves at once."""
+    project.payload("stubborn", STUBBORN)
+    program = (
+        "import asyncio, signal, threading, remoterun\n"
+        "from remoterun.events import OutcomeReady, RecordArrived\n"
+        f"left = list(range(1, {times} + 1))\n"
+        "def listen(event):\n"
+        "    if isinstance(event, RecordArrived) and left and event.record['n'] == left[0]:\n"
+        "        del left[0]\n"
+        "        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)\n"
+        "    elif isinstance(event, OutcomeReady):\n"
+        "        print(event.outcome.status, event.outcome.survivors)\n"
+        "async def cell():\n"
+        f"    remoterun.play('{payload}', on=['trainer'], on_event=listen)\n"
+        "try:\n"
+        "    asyncio.new_event_loop().run_until_complete(cell())\n"
+        "except KeyboardInterrupt:\n"
+        "    print('interrupted')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=project.folder, capture_output=True, check=False)
+    assert done.stdout == said, done.stderr
+    assert b"Traceback" not in done.stderr
+
+
 @pytest.mark.usefixtures("project")
 def test_a_run_is_kept_when_asked_for() -> None:
     from remoterun.history import History, default_folder

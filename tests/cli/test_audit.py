@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import sqlite3
 import subprocess
@@ -72,6 +73,8 @@ class Fleet:
             "XDG_STATE_HOME": str(self.state),
             "XDG_CACHE_HOME": str(folder / "cache"),
         }
+        self.prefix: list[str] = []
+        self.started: list[subprocess.Popen[bytes]] = []
         self.says(AUDIT)
 
     def says(self, text: str) -> None:
@@ -84,8 +87,8 @@ class Fleet:
         return self.project.argv("audit", *words)
 
     def start(self, *words: str) -> subprocess.Popen[bytes]:
-        return subprocess.Popen(
-            self.argv(*words),
+        process = subprocess.Popen(
+            [*self.prefix, *self.argv(*words)],
             env=self.environment,
             cwd="/",
             stdin=subprocess.DEVNULL,
@@ -93,6 +96,8 @@ class Fleet:
             stderr=subprocess.PIPE,
             start_new_session=True,
         )
+        self.started.append(process)
+        return process
 
     def audit(self, *words: str) -> Result:
         process = self.start(*words)
@@ -141,8 +146,12 @@ def text(result: Result) -> str:
 
 
 @pytest.fixture
-def fleet(tmp_path: Path) -> Fleet:
-    return Fleet(tmp_path)
+def fleet(tmp_path: Path) -> Iterator[Fleet]:
+    made = Fleet(tmp_path)
+    yield made
+    for process in made.started:
+        process.kill()
+        process.communicate()
 
 
 @pytest.fixture
@@ -456,6 +465,20 @@ def test_without_apprise(fleet: Fleet) -> None:
     result = fleet.audit()
     assert result.status == 2
     assert "pip install 'remoterun[alerts]'" in result.stderr
+
+
+def test_an_account_that_nobody_knows(fleet: Fleet) -> None:
+    """Services and containers run as numbers without a name, and so without a home."""
+    strange = ["unshare", "--user", "--map-user=54321", "--map-group=54321"]
+    if shutil.which("unshare") is None or subprocess.run([*strange, "true"], check=False).returncode:
+        pytest.skip("no user namespaces here")
+    fleet.prefix = strange
+    document = fleet.audit("--output", "json").document
+    assert (document["status"], document["runs"][0]["counts"]["ok"]) == ("ok", 2)
+    del fleet.environment["XDG_STATE_HOME"]
+    homeless = fleet.audit()
+    assert (homeless.status, homeless.stdout) == (2, b"")
+    assert "cannot be used: Not a directory" in homeless.stderr
 
 
 # --- notify -----------------------------------------------------------------------------------------------------------

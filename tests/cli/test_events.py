@@ -153,6 +153,15 @@ def test_a_descriptor_to_read_from_is_refused(project: Project) -> None:
     assert b"open for reading only" in done.stderr
 
 
+def test_a_descriptor_that_nobody_has_opened_is_refused(project: Project, tmp_path: Path) -> None:
+    """The numbers of those that are not open go to our own files."""
+    file = tmp_path / "run.json"
+    result = project.run("play", "gated", "--on", "one", "-o", str(file), "--events", "fd:3")
+    assert (result.status, result.stdout) == (2, b"")
+    assert "fd:3 is a file of our own" in result.stderr
+    assert [path.name for path in tmp_path.iterdir() if path.is_file()] == []
+
+
 def test_the_schema_of_events_is_printed() -> None:
     done = subprocess.run([*REMOTERUN, "schema", "event"], capture_output=True, timeout=60, check=True)
     assert json.loads(done.stdout) == event_schema()

@@ -260,6 +260,16 @@ def test_a_calendar_that_systemd_does_not_know(tmp_path: Path, desk: Desk) -> No
     assert "'Mon 26:00' is no calendar expression of systemd" in result.stderr
 
 
+def test_what_will_not_be_there_is_said(desk: Desk) -> None:
+    desk.has("crontab", CRONTAB)
+    alerts = "alerts: {to: {chat: {env: CHAT_URL}, mail: {file: mail.url}}}\n"
+    (desk.project / "audit.yaml").write_text(f"playbooks: [check-ckpt]\n{alerts}")
+    result = desk.run("install", "--cron", environment={"CHAT_URL": "json://127.0.0.1"})
+    assert result.status == 0
+    assert result.stderr.count("\n") == 1
+    assert "alerts.to.chat takes its URL from CHAT_URL, which is not in the environment of cron" in result.stderr
+
+
 def test_nothing_to_play_is_not_scheduled(desk: Desk) -> None:
     (desk.project / "audit.yaml").unlink()
     desk.has("crontab", CRONTAB)

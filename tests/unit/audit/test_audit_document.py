@@ -45,6 +45,11 @@ def silent(target: str) -> Outcome:
     return Outcome(target=target, name=None, step=0, status=Status.UNREACHABLE, phase=Phase.CONNECT, error=refused)
 
 
+def late(target: str) -> Outcome:
+    over = error("run_timeout", f"{target}: it took longer than 30m.")
+    return replace(bad(target), status=Status.TIMEOUT, phase=Phase.RUN, error=over)
+
+
 def audit(*row: list[Outcome]) -> Audit:
     """Make the audit of the last of a row of runs."""
     done = [
@@ -117,6 +122,7 @@ def test_what_the_audit_itself_has_to_say() -> None:
         ([[silent("a")], [silent("a")]], True, 3, 0, 0),
         ([[silent("a"), bad("b")], [silent("a"), bad("b")]], True, 3, 0, 1),
         ([[silent("a")], [ok("a")]], True, 0, 1, 0),
+        ([[late("a")], [late("a")]], True, 3, 0, 1),
     ],
 )
 def test_when_it_speaks_and_how_it_ends(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import subprocess
@@ -23,6 +24,8 @@ with Lock.take(Path(sys.argv[1]), Path("/srv/fleet")) as lock:
     print("held", flush=True)
     sys.stdin.read()
 """
+
+NO_ROOM = "import resource\nresource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))\n"
 
 
 @pytest.fixture
@@ -59,6 +62,26 @@ def test_who_was_killed_is_told_once(tmp_path: Path, holder: subprocess.Popen[by
         assert (lock.cut.pid, lock.cut.runs) == (holder.pid, ("run-1", "run-2"))
     with Lock.take(tmp_path, Path("/srv/fleet")) as lock:
         assert lock.cut is None
+
+
+def test_two_may_look_at_once(tmp_path: Path) -> None:
+    with (tmp_path / "lock").open("wb") as other:
+        fcntl.flock(other, fcntl.LOCK_SH)
+        refuse_if_held(tmp_path, Path("/srv/fleet"))
+        fcntl.flock(other, fcntl.LOCK_EX)
+        with pytest.raises(BusyError):
+            refuse_if_held(tmp_path, Path("/srv/fleet"))
+
+
+def test_a_full_disk_keeps_nobody_from_the_lock(tmp_path: Path) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", NO_ROOM + HOLD, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"held\n"
+        with pytest.raises(BusyError, match="a process that has not said who it is"):
+            Lock.take(tmp_path, Path("/srv/fleet"))
+    assert process.returncode == 0
 
 
 def test_who_leaves_its_words_was_cut(tmp_path: Path) -> None:

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from remoterun import Choice, Outcome, Project, Run, Status, aplay
+from remoterun import Outcome, Project, Run, Status
+from remoterun.api import Choice, carry_out
 from remoterun.lab import Lab
 from remoterun.lab.demo import HOST, PLAYBOOK, departures, lay_out
 
@@ -20,7 +21,7 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Run
     folder = tmp_path_factory.mktemp("demo")
     with Lab.start(folder, lay_out(folder), host=HOST):
         plan = Project.load(folder).plan_play(PLAYBOOK, Choice(use_cache=False))
-        yield folder, asyncio.run(aplay(plan))
+        yield folder, asyncio.run(carry_out(plan))
 
 
 def outcome(run: Run, target: str) -> Outcome:

@@ -14,7 +14,8 @@ import asyncssh
 import psutil
 import pytest
 
-from remoterun import Choice, Outcome, Project, Run, Status, aplay, play
+from remoterun import Outcome, Project, Run, Status, play
+from remoterun.api import Choice, carry_out
 from remoterun.catalog import scaffold
 from remoterun.events import OutputArrived
 from remoterun.inventory import Overrides
@@ -37,7 +38,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
 
 
 def do(lab: Lab, work: Work, choice: Choice) -> Run:
-    return asyncio.run(aplay(Project.load(lab.folder).plan_work("test", work, choice)))
+    return asyncio.run(carry_out(Project.load(lab.folder).plan_work("test", work, choice)))
 
 
 def one(lab: Lab, work: Work, on: str = "up") -> Outcome:
@@ -155,7 +156,7 @@ def test_the_host_itself(served: Lab, tmp_path: Path) -> None:
     text = served.inventory.read_text().replace("    guests:\n", "    self: true\n    guests:\n")
     (tmp_path / "inventory.yaml").write_text(text.replace("keys/", f"{served.folder}/keys/"))
     plan = Project.load(tmp_path).plan_work("test", ExecWork(argv=(b"echo", b"here")), Choice(on=("lab",)))
-    run = asyncio.run(aplay(plan))
+    run = asyncio.run(carry_out(plan))
     assert [outcome.stdout.data for outcome in run.outcomes if outcome.target == "lab"] == [b"here\n"]
 
 
@@ -165,7 +166,7 @@ def test_the_host_itself(served: Lab, tmp_path: Path) -> None:
 async def use_it(tmp_path: Path) -> None:
     async with Lab.start(tmp_path) as lab:
         plan = Project.load(lab.folder).plan_work("test", ExecWork(argv=(b"echo", b"hi")), Choice(on=("guest",)))
-        run = await aplay(plan)
+        run = await carry_out(plan)
     assert [outcome.stdout.data for outcome in run.outcomes] == [b"hi\n"]
 
 
@@ -212,7 +213,7 @@ def test_leaving_it_ends_what_runs_there(tmp_path: Path) -> None:
                 "test", ScriptWork(name="long.py", source=program), Choice(on=("lab",))
             )
             running = asyncio.create_task(
-                aplay(plan, lambda event: said.set() if isinstance(event, OutputArrived) else None)
+                carry_out(plan, lambda event: said.set() if isinstance(event, OutputArrived) else None)
             )
             await asyncio.wait_for(said.wait(), 60)
             inside = {child.pid for child in children()} - before
