@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from remoterun.model import Json
 
 SIGPIPE_STATUS: Final = 141
+_KEPT_CHARS: Final = 50
 
 
 class ReaderGoneError(OSError):
@@ -151,8 +152,8 @@ def read_to_the_end() -> Iterator[None]:
 def into(name: str | None) -> Iterator[None]:
     """Let a file take what standard output would carry: whole, or not at all.
 
-    It is written beside its place and put there at the end; what is no regular file, a pipe for instance, is written to
-    as it is. `None` leaves standard output alone.
+    It has no name until it is whole, where the file system can do that, so that nothing is left of a command that is
+    killed. What is no regular file, a pipe for instance, is written to as it is. `None` leaves standard output alone.
 
     Raises:
         ConfigError: when it can't be made.
@@ -165,41 +166,54 @@ def into(name: str | None) -> Iterator[None]:
 
     from remoterun.errors import ConfigError
 
-    place = Path(name).resolve()
+    place = Path(os.path.realpath(name))
     try:
-        file, partial = _open_beside(place)
+        file, beside = _open_for(place)
     except OSError as error:
         raise ConfigError(f"-o {name}: cannot be written: {error.strerror}") from error
     try:
         with _as_stdout(file):
             yield
-        if partial:
-            os.fsync(file)
-            partial.replace(place)
-            partial = None
-    except OSError as error:
-        raise no_output(error) from error
+        if beside is not None:
+            _put(file, beside, place)
+            beside = None
     finally:
         os.close(file)
-        if partial:
+        if beside is not None:
             with suppress(OSError):
-                partial.unlink()
+                beside.unlink()
 
 
-def _open_beside(place: Path) -> tuple[int, Path | None]:
-    """Open what is written first, and return its path; None means that it is the place itself."""
+def _open_for(place: Path) -> tuple[int, Path | None]:
+    """Open what is written, and say by which name it passes on its way to its place; None where it is there already."""
     try:
         found: os.stat_result | None = place.stat()
     except FileNotFoundError:
         found = None
     if found is not None and not stat.S_ISREG(found.st_mode):
         return os.open(place, os.O_WRONLY | os.O_CLOEXEC), None
-    partial = place.with_name(f".{place.name[:200]}.{os.getpid()}")
-    file = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+    # Names have 255 bytes at most, and processes of containers have the same few numbers again and again.
+    beside = place.with_name(f".{place.name[:_KEPT_CHARS]}.{os.urandom(6).hex()}.tmp")
+    try:
+        file = os.open(place.parent, os.O_WRONLY | os.O_TMPFILE | os.O_CLOEXEC, 0o666)
+    except (OSError, AttributeError):
+        # Not every file system has files without a name, and only Linux has them at all.
+        file = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
     if found is not None:
         with suppress(OSError):
             os.fchmod(file, stat.S_IMODE(found.st_mode))
-    return file, partial
+    return file, beside
+
+
+def _put(file: int, beside: Path, place: Path) -> None:
+    try:
+        os.fsync(file)
+        if not beside.exists():
+            # A link to what the descriptor stands for; any `src_dir_fd` makes Python follow that.
+            os.link(f"/proc/self/fd/{file}", beside, src_dir_fd=file, follow_symlinks=True)
+        beside.replace(place)
+    except OSError as error:
+        raise OutputError(f"{place} cannot be written: {error.strerror}") from error
 
 
 @contextmanager
@@ -210,6 +224,15 @@ def _as_stdout(file: int) -> Iterator[None]:
         yield
         sys.stdout.flush()
     finally:
+        try:
+            sys.stdout.flush()
+        except (OSError, ValueError):
+            # What the file did not take is nothing for the real standard output.
+            nowhere = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
+            os.dup2(nowhere, 1)
+            os.close(nowhere)
+            with suppress(OSError, ValueError):
+                sys.stdout.flush()
         os.dup2(was, 1)
         os.close(was)
 
@@ -219,6 +242,12 @@ def write_json(value: dict[str, Json], *, indent: int | None) -> None:
     import json
 
     write_document(json.dumps(value, indent=indent, allow_nan=False) + "\n")
+
+
+def use_color(stream: object) -> bool:
+    """Tell whether a stream is a terminal that wants colour (https://no-color.org)."""
+    isatty = getattr(stream, "isatty", None)
+    return bool(isatty and isatty()) and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 def machine_format(argv: Sequence[str]) -> str | None:

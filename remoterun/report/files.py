@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
 import tempfile
 from contextlib import suppress
 from pathlib import Path
@@ -12,6 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 _MODE: Final = 0o644
+# No name is longer than 255 bytes, and a character may take four of them.
+_KEPT_CHARS: Final = 50
 
 
 def write_whole(path: Path, data: bytes | Iterable[bytes]) -> None:
@@ -23,9 +27,10 @@ def write_whole(path: Path, data: bytes | Iterable[bytes]) -> None:
         OSError: when it can't be written; then the old one is still there, and nothing beside it.
     """
     # What lies in the place of a link is what readers mean.
-    path = path.resolve()
+    path = Path(os.path.realpath(path))
+    _refuse_other_kinds(path)
     # Collectors read all files with their suffix, so that of an unfinished one is another.
-    descriptor, name = tempfile.mkstemp(prefix=f".{path.name[:100]}.", suffix=".tmp", dir=path.parent)
+    descriptor, name = tempfile.mkstemp(prefix=f".{path.name[:_KEPT_CHARS]}.", suffix=".tmp", dir=path.parent)
     temporary = Path(name)
     try:
         with os.fdopen(descriptor, "wb") as file:
@@ -38,6 +43,16 @@ def write_whole(path: Path, data: bytes | Iterable[bytes]) -> None:
         with suppress(OSError):
             temporary.unlink()
         raise
+
+
+def _refuse_other_kinds(path: Path) -> None:
+    """Keep devices and pipes from being replaced by a file: root could do that to /dev/null."""
+    try:
+        mode = path.stat().st_mode
+    except FileNotFoundError:
+        return
+    if not stat.S_ISREG(mode):
+        raise OSError(errno.EINVAL, "it is not a regular file", str(path))
 
 
 def _umask() -> int:

@@ -133,7 +133,7 @@ def test_a_signal_at_any_moment_of_the_start_gives_one_document(endless: Endless
 @pytest.mark.parametrize(
     ("words", "lines"),
     [
-        (("inventory", "list", "-ojsonl"), 1),
+        (("inventory", "list", "--output=jsonl"), 1),
         (("inventory", "check", "--output=json"), 1),
         (("exec", "--on", "here", "--", "echo", "--output", "json"), 0),
         (("play", "probe"), 0),

@@ -156,12 +156,14 @@ def test_what_stood_there_stays_until_everything_is_written(project: Project) ->
 def test_a_command_that_is_killed_leaves_what_stood_there(project: Project) -> None:
     out = project.folder / "result.json"
     out.write_text("the former", "utf-8")
-    argv = ["exec", "--on", "one", "--output", "json", "-o", str(out), "--", "sleep", "60"]
-    process = project.start(*argv)
-    wait_for(lambda: any(project.folder.glob(".result.json.*")), what="the file that is written first")
+    started = project.folder / "started"
+    program = ["sh", "-c", 'touch "$1"; sleep 60', "-", str(started)]
+    process = project.start("exec", "--on", "one", "--output", "json", "-o", str(out), "--", *program)
+    wait_for(started.exists, what="the program's start")
     process.send_signal(signal.SIGKILL)
     process.wait(20)
     assert out.read_text("utf-8") == "the former"
+    assert not list(project.folder.glob(".result*"))
 
 
 def test_an_interrupted_run_is_written_too(project: Project) -> None:
@@ -173,6 +175,19 @@ def test_an_interrupted_run_is_written_too(project: Project) -> None:
     process.send_signal(signal.SIGINT)
     assert process.wait(30) == 130
     assert strict_json(out.read_bytes())["status"] == "interrupted"
+
+
+def test_ctrl_c_before_anything_has_started_leaves_nothing(project: Project) -> None:
+    words = ["play", "say", "--on", "one", "--params", "@-", "-o", str(project.folder / "result.json")]
+    process = subprocess.Popen(
+        project.argv(*words), stdin=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
+    )
+    stat = Path(f"/proc/{process.pid}/wchan")
+    wait_for(lambda: "pipe" in stat.read_text(), what="its reading of standard input")
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert not [path.name for path in project.folder.iterdir() if "result" in path.name]
 
 
 def test_a_link_stays_a_link(project: Project) -> None:
@@ -202,7 +217,21 @@ def test_a_file_that_cannot_be_is_told_before_anything_starts(project: Project, 
     assert message in result.stderr
 
 
+def test_a_name_may_be_as_long_as_names_can_be(project: Project) -> None:
+    name = "\u4e2d" * 84
+    assert project.run("play", "say", "--on", "one", "--output", "json", "-o", str(project.folder / name)).status == 0
+    assert strict_json((project.folder / name).read_bytes())["status"] == "ok"
+
+
+def test_links_that_lead_in_a_circle_are_told_before_anything_starts(project: Project) -> None:
+    link = project.folder / "link.json"
+    link.symlink_to(link)
+    result = project.run("play", "say", "--on", "one", "-o", str(link))
+    assert (result.status, "symbolic links" in result.stderr) == (2, True)
+
+
 def test_a_full_disk_is_told(project: Project) -> None:
     result = project.run("play", "say", "--on", "one", "-o", "/dev/full")
-    assert result.status == 3
+    assert (result.status, result.stdout) == (3, b"")
     assert "No space left" in result.stderr
+    assert project.run("play", "say", "--on", "one", "--output", "json", "-o", "/dev/full").stdout == b""

@@ -26,12 +26,13 @@ def _read(runs: list[Run], now: float = NOW) -> dict[str, dict[tuple[tuple[str, 
     read = [
         {
             family.name: {tuple(sorted(sample.labels.items())): sample.value for sample in family.samples}
-            for family in parse(text)  # type: ignore[no-untyped-call]
+            for family in parse(text)
         }
         for parse in (openmetrics_families, prometheus_families)
     ]
     assert read[0] == read[1]
-    assert all(family.type == "gauge" and family.documentation for family in openmetrics_families(text))
+    families = list(openmetrics_families(text))  # type: ignore[no-untyped-call]
+    assert all(family.type == "gauge" and family.documentation for family in families)
     return read[0]
 
 
@@ -153,3 +154,28 @@ def test_what_cannot_be_written_leaves_the_old_one(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         write_whole(tmp_path / "missing/file", b"new\n")
     assert [path.name for path in tmp_path.iterdir()] == ["folder"]
+
+
+@pytest.mark.parametrize("name", ["\u4e2d" * 84, "x" * 255])
+def test_a_name_may_be_as_long_as_names_can_be(tmp_path: Path, name: str) -> None:
+    write_whole(tmp_path / name, b"new\n")
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
+def test_what_is_no_file_is_never_replaced_by_one(tmp_path: Path) -> None:
+    pipe, link = tmp_path / "pipe", tmp_path / "link"
+    os.mkfifo(pipe)
+    link.symlink_to(pipe)
+    for place in (pipe, link):
+        with pytest.raises(OSError, match="not a regular file"):
+            write_whole(place, b"new\n")
+    assert pipe.is_fifo()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["link", "pipe"]
+
+
+def test_links_that_lead_in_a_circle_are_an_error_like_others(tmp_path: Path) -> None:
+    link = tmp_path / "link"
+    link.symlink_to(link)
+    with pytest.raises(OSError, match="symbolic links"):
+        write_whole(link, b"new\n")
+    assert link.is_symlink()
