@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import logging
+import json
 import re
-import threading
+import subprocess
+import sys
 import time
-from contextvars import ContextVar
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote
 
 from remoterun.audit.messages import Message, message
@@ -29,7 +29,6 @@ MOST_WAITING: Final = 1000
 """So many events wait for somebody who can't be told; older ones are dropped, and counted."""
 SEND_S: Final = 60.0
 _HOUR_S: Final = 3600.0
-_LOGGER: Final = "apprise"
 _LONGEST: Final = 500
 
 
@@ -57,7 +56,7 @@ def need_apprise() -> None:
     """
     from importlib.util import find_spec
 
-    if find_spec(_LOGGER) is None:
+    if find_spec("apprise") is None:
         raise ConfigError("alerts need the library Apprise: pip install 'remoterun[alerts]'")
 
 
@@ -113,54 +112,37 @@ def send_to(source: SecretSource, said: Message, limit_s: float = SEND_S) -> Non
         url = fetch(source)
     except ValueError as error:
         raise NotifyError(f"its URL {error}") from error
-    # Nothing keeps a service from waiting for ever, and the audit's lock is held.
-    sending = _Sending(url, said)
-    sending.start()
-    sending.join(limit_s)
-    if sending.is_alive():
-        raise NotifyError(f"the service was not done after {limit_s:g}s")
-    if not sending.taken:
+    answer = _answer(url, said, limit_s)
+    if not answer["taken"]:
         # Shortened last: of a token that is cut, nothing would be found.
-        why = clip(_redactor(url).text(clean(sending.error or sending.heard.text)), _LONGEST)
+        why = clip(_redactor(url).text(clean(answer["error"] or "; ".join(answer["heard"]))), _LONGEST)
         raise NotifyError(why or "the service did not take the message")
 
 
-class _Sending(threading.Thread):
-    """Send one message; nobody has to wait for it."""
+def _answer(url: str, said: Message, limit_s: float) -> dict[str, Any]:
+    """Have a process of its own send a message: a service may hang, and its threads would keep this one from ending.
 
-    def __init__(self, url: str, said: Message) -> None:
-        super().__init__(daemon=True)
-        self._url = url
-        self._said = said
-        self.heard = _Heard()
-        self.taken = False
-        self.error: str | None = None
-
-    def run(self) -> None:
-        with self.heard:
-            self._send()
-
-    def _send(self) -> None:
-        try:
-            import apprise
-
-            # What targets say is text: no emoji, no escapes, no markup.
-            asset = apprise.AppriseAsset(
-                app_id="remoterun",
-                app_desc="remoterun",
-                interpret_emojis=False,
-                interpret_escapes=False,
-                async_mode=False,
-            )
-            service = apprise.Apprise(asset=asset)
-            if not service.add(self._url):
-                self.error = "its URL is none that Apprise knows (https://appriseit.com/services)"
-                return
-            said = self._said
-            self.taken = bool(service.notify(title=said.title, body=said.body, body_format=apprise.NotifyFormat.TEXT))
-        except Exception as error:
-            # Services are written by many people: whatever happens in one must not end the audit.
-            self.error = f"{type(error).__name__}: {error}"
+    Raises:
+        NotifyError: it was not done in time, or gave no answer.
+    """
+    request = json.dumps({"url": url, "title": said.title, "body": said.body, "limit_s": limit_s})
+    try:
+        done = subprocess.run(
+            [sys.executable, "-P", "-m", "remoterun.audit.sending"],
+            input=request.encode("ascii"),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            timeout=limit_s,
+            # Ctrl-C ends the audit, not a message that is half sent.
+            start_new_session=True,
+            check=False,
+        )
+        answer: dict[str, Any] = json.loads(done.stdout)
+    except subprocess.TimeoutExpired as error:
+        raise NotifyError(f"the service was not done after {limit_s:g}s") from error
+    except (OSError, ValueError) as error:
+        raise NotifyError("the process that sends the message gave no answer") from error
+    return answer
 
 
 def send_test(source: SecretSource, project: str) -> None:
@@ -179,36 +161,3 @@ def _redactor(url: str) -> Redactor:
     # Services have them as they are meant.
     parts += tuple(map(unquote, parts))
     return Redactor({f"URL part {number}": part for number, part in enumerate(parts) if len(part) >= SHORTEST})
-
-
-class _Heard(logging.Filter):
-    """Keep what Apprise logs while a thread sends, and keep it off standard error, however long that takes."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._lines: list[str] = []
-
-    @property
-    def text(self) -> str:
-        """Return it as one line."""
-        return "; ".join(self._lines)
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        """Take what is logged for this message, and let nobody else have it."""
-        if _SENDING.get() is not self:
-            return True
-        if record.levelno >= logging.WARNING:
-            self._lines.append(clean(record.getMessage()).rstrip("."))
-        return False
-
-    def __enter__(self) -> _Heard:
-        _SENDING.set(self)
-        logging.getLogger(_LOGGER).addFilter(self)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        logging.getLogger(_LOGGER).removeFilter(self)
-
-
-# Apprise hands its context on to threads of its own, which outlive what was given up.
-_SENDING: Final[ContextVar[_Heard | None]] = ContextVar("sending", default=None)
