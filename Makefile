@@ -15,7 +15,7 @@ quick: $(VENV)/.test
 	$(BIN)/python -m pytest -q -m "not lab and not slow"
 
 soak: $(VENV)/.test
-	REMOTERUN_SOAK=1 $(BIN)/python -m pytest -q tests/lab/test_random_faults.py tests/lab/test_connections.py -k "one_true_outcome or killed_controller"
+	REMOTERUN_SOAK=1 $(BIN)/python -m pytest tests/lab/test_random_faults.py tests/lab/test_connections.py -k "one_true_outcome or killed_controller"
 
 lint: $(VENV)/.test
 	$(BIN)/ruff format --check .

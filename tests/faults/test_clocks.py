@@ -25,10 +25,11 @@ _COUNT = """\
 import time
 
 def run(ctx):
-    for number in range(200):
+    for number in range(100):
         ctx.emit({"number": number})
-        time.sleep(0.05)
+        time.sleep(ctx.params["pause"])
 """
+_PAUSE = {"pause": {"type": "float", "default": 0.1, "help": "Seconds between records."}}
 # Started with every Python of the controller: its time of day is what a file says it is late or early by.
 _TIME_OF_DAY = """\
 import os, time
@@ -71,7 +72,7 @@ def host(lab: Lab) -> LabHost:
 def project(host: LabHost, tmp_path: Path) -> Iterator[Project]:
     """Return a project of that host, and look at the end for what was left in its guest."""
     made = write_project(tmp_path / "project", [host])
-    made.payload("count", _COUNT)
+    made.payload("count", _COUNT, params=_PAUSE)
     yield made
     _wait_until_empty(host.guest(200))
 
@@ -113,7 +114,7 @@ def _cut(host: LabHost) -> None:
 def test_a_time_of_day_that_jumps_ends_nothing(
     host: LabHost, project: Project, clock: Clock, tmp_path: Path, offset_s: float
 ) -> None:
-    watched = Watched(project.argv("play", "count", "--on", _ON), tmp_path)
+    watched = Watched(project.argv("play", "count", "--on", _ON, "--set", "pause=0.03"), tmp_path)
     try:
         watched.until_records(_ON, 10)
         clock.set(offset_s)
@@ -122,7 +123,7 @@ def test_a_time_of_day_that_jumps_ends_nothing(
     finally:
         watched.kill()
     assert (outcome["status"], outcome["connections"]) == ("ok", 2)
-    assert [record["number"] for record in outcome["records"]] == list(range(200))
+    assert [record["number"] for record in outcome["records"]] == list(range(100))
 
 
 @pytest.mark.lab

@@ -30,6 +30,16 @@ def run(ctx):
         time.sleep(ctx.params["pause"])
 """
 _PAUSE = {"pause": {"type": "float", "default": 0.02, "help": "Seconds between records."}}
+# Its second half waits for a file.
+_WAITS = """\
+import os, time
+
+def run(ctx):
+    for number in range(200):
+        while number == 100 and not os.path.exists("/root/go"):
+            time.sleep(0.01)
+        ctx.emit({"number": number})
+"""
 # A family that hides from whoever looks at parents, groups and sessions.
 _FAMILY = """\
 import os, time
@@ -59,6 +69,7 @@ def project(host: LabHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> P
     made = write_project(tmp_path / "project", [host])
     made.payload("count", _COUNT, params=_PAUSE)
     made.payload("family", _FAMILY)
+    made.payload("waits", _WAITS)
     return made
 
 
@@ -237,7 +248,8 @@ def _collect(run_id: str) -> Result:
 
 
 def test_a_run_is_left_alone_and_collected(host: LabHost, project: Project) -> None:
-    run_id = _detach(project, "count", "--on", "cut/200", "--set", "pause=0.03")
+    host.guest(200).path("/root/go").unlink(missing_ok=True)
+    run_id = _detach(project, "waits", "--on", "cut/200")
     (listed,) = json.loads(_history("runs", "--output", "json").stdout)["runs"]
     assert (listed["run_id"], listed["status"], listed["finished_at"]) == (run_id, "detached", None)
     early = _collect(run_id)
@@ -245,12 +257,13 @@ def test_a_run_is_left_alone_and_collected(host: LabHost, project: Project) -> N
     assert early.outcome("cut/200")["status"] == "running"
     # Nobody is connected, and all goes on.
     assert not _kill_connections(host)
+    host.guest(200).write("/root/go", "")
     wait_for(lambda: _collect(run_id).status == 0, "the run to be done", limit_s=60)
     kept = _history("show", run_id, "--output", "json")
     outcome = kept.outcome("cut/200")
     assert (kept.document["status"], outcome["status"]) == ("ok", "ok")
     assert [record["number"] for record in outcome["records"]] == list(range(200))
-    assert outcome["payload"]["name"] == "count"
+    assert outcome["payload"]["name"] == "waits"
 
 
 def test_a_run_left_alone_is_followed_again(host: LabHost, project: Project) -> None:
