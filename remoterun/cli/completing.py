@@ -22,6 +22,7 @@ Offer: TypeAlias = tuple[str, str]
 
 _MOST_RUNS = 30
 _LONGEST_HELP = 60
+_FOR_SHELLS = frozenset(" \"'\\$`;&|<>(){}[]*?!^#~")
 
 
 def _offers(find: Callable[[typer.Context], Iterable[Offer]]) -> Callable[[typer.Context, str], list[Offer]]:
@@ -34,8 +35,8 @@ def _offers(find: Callable[[typer.Context], Iterable[Offer]]) -> Callable[[typer
             found = [(word, clean(said)[:_LONGEST_HELP]) for word, said in find(ctx) if word.startswith(incomplete)]
         except (RemoterunError, OSError):
             return []
-        # A shell would break such words, and a terminal might act on them.
-        return [offer for offer in found if offer[0].isprintable() and not any(map(str.isspace, offer[0]))]
+        # A shell would break such words, or do what they say, and a terminal might act on them.
+        return [offer for offer in found if offer[0].isprintable() and not _FOR_SHELLS.intersection(offer[0])]
 
     complete.__name__, complete.__doc__ = find.__name__, find.__doc__
     # typer looks at them to know what to hand over; it would follow `functools.wraps`.

@@ -166,7 +166,7 @@ def _say_what_is_left(place: Path, *, keep: bool) -> None:
 
 def _tell(text: str, *below: str, style: Style = "hint", before: str = "") -> None:
     """Write a paragraph to standard error, and commands or the like below it, unbroken so that they can be copied."""
-    from remoterun.cli.perform import use_color
+    from remoterun.cli.output import use_color
     from remoterun.report.text import Page, Span, render
 
     color = use_color(sys.stderr)

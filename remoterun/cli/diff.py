@@ -1,20 +1,20 @@
-"""`remoterun history` and `diff`: how targets fared over their runs, and what is different in one of them."""
+"""`remoterun history` and `diff`: how targets fared over their runs, what is different in one, what is forgotten."""
 
 from __future__ import annotations
 
 import shutil
 import sys
+from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from remoterun.cli import completing
-from remoterun.cli.history import gc
 from remoterun.cli.options import Format, OutputOption
-from remoterun.cli.output import write, write_json
-from remoterun.cli.perform import use_color
+from remoterun.cli.output import use_color, write, write_json
+from remoterun.errors import ConfigError, Problem
 from remoterun.history import History, HistoryError, default_folder
-from remoterun.model import RunStatus
+from remoterun.model import RunStatus, parse_duration
 
 if TYPE_CHECKING:
     from remoterun.history import Kept
@@ -25,7 +25,6 @@ _VerboseOption = Annotated[
 ]
 
 app = typer.Typer(help="How targets fared over their runs: a letter for each run, and since when findings are there.")
-app.command()(gc)
 
 
 @app.callback(invoke_without_command=True)
@@ -68,6 +67,27 @@ def history(
         from remoterun.history.document import trails_document
 
         write_json(trails_document(trails), indent=output.indent)
+    return 0
+
+
+@app.command()
+def gc(
+    *,
+    keep: Annotated[
+        str, typer.Option("--keep", metavar="DURATION", help="Forget runs that began longer ago, such as 90d or 12h.")
+    ] = "90d",
+    output: OutputOption = Format.TABLE,
+) -> int:
+    """Forget old runs, as every run does by itself after 90 days."""
+    seconds = parse_duration(keep)
+    if seconds is None:
+        raise ConfigError(Problem(path="--keep", message="none keeps everything: there is nothing to do"))
+    with History.open(default_folder()) as history:
+        count = history.forget(timedelta(seconds=seconds))
+    if output is Format.TABLE:
+        write(f"{count} {'run' if count == 1 else 'runs'} forgotten\n")
+    else:
+        write_json({"schema": "remoterun/history-gc/1", "forgotten": count}, indent=output.indent)
     return 0
 
 

@@ -54,7 +54,8 @@ def patterns(given: Sequence[str] | None, flag: str, stdin: StandardInput) -> tu
 
 def _lines(data: bytes, flag: str) -> list[str]:
     try:
-        text = data.decode("utf-8")
+        # Editors of Windows put a mark before it.
+        text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise ConfigError(f"{flag} -: standard input is not UTF-8: {error.reason} at byte {error.start}") from error
     lines = (line.partition("#")[0].strip() for line in text.splitlines())

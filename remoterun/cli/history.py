@@ -1,10 +1,9 @@
-"""`remoterun runs`, `show`, `resume`, `rerun` and `history gc`: what was run, and what is left of it to do."""
+"""`remoterun runs`, `show`, `resume` and `rerun`: what was run, and what is left of it to do."""
 
 from __future__ import annotations
 
 import sys
 from dataclasses import replace
-from datetime import timedelta
 from typing import Annotated
 
 import typer
@@ -16,7 +15,7 @@ from remoterun.cli.output import tell, write, write_json
 from remoterun.cli.perform import perform, print_kept, print_run
 from remoterun.errors import ConfigError, Problem
 from remoterun.history import History, HistoryError, Kept, default_folder
-from remoterun.model import ExecWork, Json, Plan, RunStatus, ScriptWork, Status, parse_duration
+from remoterun.model import ExecWork, Json, Plan, RunStatus, ScriptWork, Status
 
 SCHEMA = "remoterun/runs/1"
 # What ended without saying what is the matter with the target.
@@ -147,23 +146,3 @@ def rerun(
 def programs_of(plan: Plan) -> bool:
     """Tell whether a plan runs a person's script or program."""
     return any(isinstance(job.work, ScriptWork | ExecWork) for job in plan.jobs)
-
-
-def gc(
-    *,
-    keep: Annotated[
-        str, typer.Option("--keep", metavar="DURATION", help="Forget runs that began longer ago, such as 90d or 12h.")
-    ] = "90d",
-    output: OutputOption = Format.TABLE,
-) -> int:
-    """Forget old runs, as every run does by itself after 90 days."""
-    seconds = parse_duration(keep)
-    if seconds is None:
-        raise ConfigError(Problem(path="--keep", message="none keeps everything: there is nothing to do"))
-    with History.open(default_folder()) as history:
-        count = history.forget(timedelta(seconds=seconds))
-    if output is Format.TABLE:
-        write(f"{count} {'run' if count == 1 else 'runs'} forgotten\n")
-    else:
-        write_json({"schema": "remoterun/history-gc/1", "forgotten": count}, indent=output.indent)
-    return 0

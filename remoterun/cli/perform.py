@@ -17,7 +17,7 @@ from remoterun.cli.asking import Asker, can_ask
 from remoterun.cli.backlog import Backlog
 from remoterun.cli.eventsink import EventSink, events_of, to_all
 from remoterun.cli.options import Format, Showing
-from remoterun.cli.output import no_output, read_to_the_end, tell, write, write_document, write_pieces
+from remoterun.cli.output import no_output, read_to_the_end, tell, use_color, write, write_document, write_pieces
 from remoterun.console.outlet import Outlet
 from remoterun.errors import ConfigError, Problem, clean
 from remoterun.events import OutcomeReady, TargetMoved
@@ -271,9 +271,3 @@ def _write_metrics(run: Run, path: Path) -> None:
 
 def _width() -> int:
     return shutil.get_terminal_size().columns
-
-
-def use_color(stream: object) -> bool:
-    """Tell whether a stream is a terminal that wants colour (https://no-color.org)."""
-    isatty = getattr(stream, "isatty", None)
-    return bool(isatty and isatty()) and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"

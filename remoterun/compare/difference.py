@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from remoterun.compare.model import (
     CheckpointChange,
@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from remoterun.compare.seen import Checkpoint, Seen
     from remoterun.compare.views import View
     from remoterun.model import Run
+
+
+_STEP: Final = "step"
 
 
 def compare(before: Run | None, after: Run, earlier: Iterable[Run] = ()) -> Difference:
@@ -107,18 +110,21 @@ class _Comparison:
         seen = {payload: see(outcomes) for payload, outcomes in view.told.items()}
         self._add_findings(known, latest, view, seen)
         self._add_target(before, latest, view)
+        facts: dict[str, FactChange] = {}
         for payload, now in seen.items():
             then = known.seen.get(payload)
             if then is not None:
                 self._checkpoints += _checkpoint_changes(view.target, then, now)
-                self._facts += _fact_changes(view.target, then, now)
+                facts.update((change.fact, change) for change in _fact_changes(view.target, then, now))
                 self._numbers += _number_changes(view.target, then, now)
+        # Every payload tells the kernel of its target.
+        self._facts += facts.values()
 
     def leave(self, seen_by: Mapping[str, View]) -> None:
         """Note the targets that this run was not asked for."""
-        for target, before in self._state.targets.items():
-            if target not in seen_by and target in self._state.asked:
-                self._targets.append(TargetChange(kind=Kind.TARGET_LEFT, target=target, name=before.name))
+        for target in sorted(self._state.asked.difference(seen_by)):
+            name = self._state.targets.get(target, TargetState()).name
+            self._targets.append(TargetChange(kind=Kind.TARGET_LEFT, target=target, name=name))
 
     def result(self, playbook: str) -> Difference:
         return Difference(
@@ -226,5 +232,19 @@ def _fact_changes(target: str, then: Seen, now: Seen) -> Iterator[FactChange]:
 def _number_changes(target: str, then: Seen, now: Seen) -> Iterator[NumberChange]:
     for (subject, name), number in now.numbers.items():
         before = then.numbers.get((subject, name))
-        if before is not None and before.moved_to(number):
-            yield NumberChange(target=target, subject=subject, number=name, before=before.value, after=number.value)
+        if before is None or not before.moved_to(number):
+            continue
+        anew = _saved_anew(subject, then, now)
+        # Of a checkpoint that was saved in the place of an earlier one, all else is of another checkpoint.
+        if not anew or name == _STEP:
+            yield NumberChange(
+                target=target, subject=subject, number=name, before=before.value, after=number.value, routine=anew
+            )
+
+
+def _saved_anew(subject: str, then: Seen, now: Seen) -> bool:
+    """Tell whether a training went on, and saved to the same file again: ``last.pt`` is always the newest."""
+    if subject not in now.checkpoints:
+        return False
+    before, after = (seen.numbers.get((subject, _STEP)) for seen in (then, now))
+    return before is not None and after is not None and after.value > before.value

@@ -192,19 +192,18 @@ class FactChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NumberChange:
-    """Tell of a number that moved beyond its tolerance; `subject` is the checkpoint, disk or record that has it."""
+    """Tell of a number that moved beyond its tolerance; `subject` is the checkpoint, disk or record that has it.
+
+    It is `routine` that a training which always saves to the same file is at a later step.
+    """
 
     target: str
     subject: str
     number: str
     before: float
     after: float
+    routine: bool = False
     kind: Literal[Kind.NUMBER_MOVED] = Kind.NUMBER_MOVED
-
-    @property
-    def routine(self) -> bool:
-        """Tell whether it goes on anyway: never."""
-        return False
 
 
 Change: TypeAlias = FindingChange | TargetChange | CheckpointChange | FactChange | NumberChange

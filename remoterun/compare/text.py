@@ -41,7 +41,7 @@ def difference_text(difference: Difference, *, width: int, color: bool, verbose:
     page = Page(width, color=color)
     _head(page, difference)
     folds = fold(difference.changes)
-    writer = Writer(page, verbose, *_widths(difference))
+    writer = Writer(page, verbose, *_widths(difference, folds))
     for title, kind in (("new findings", Kind.FINDING_NEW), ("findings that are gone", Kind.FINDING_GONE)):
         writer.findings(title, [pair for pair in _of(FindingChange, folds) if pair[0].kind is kind])
     writer.targets(folds, difference.silent)
@@ -72,13 +72,13 @@ def _head(page: Page, difference: Difference) -> None:
         page.line(Span(f"{label}  ", "dim"), *told, indent=2, hang=8)
 
 
-def _widths(difference: Difference) -> tuple[int, int]:
+def _widths(difference: Difference, folds: Sequence[Fold]) -> tuple[int, int]:
     """Return the widths that line up rules and targets over the whole page."""
     findings = [change.identity for change in difference.changes if isinstance(change, FindingChange)]
     findings += [standing.identity for standing in (*difference.persisting, *difference.unknown)]
     targets = [each.target for each in (*difference.changes, *findings, *difference.silent)]
-    several = [f"{len(set(targets))} targets"] if len(set(targets)) > 1 else []
-    return widest([each.rule for each in findings], 16), widest([*targets, *several], 32)
+    targets += [f"{len(each.targets)} targets" for each in folds if len(each.targets) > 1]
+    return widest([each.rule for each in findings], 16), widest(targets, 32)
 
 
 def widest(texts: Iterable[str], most: int) -> int:

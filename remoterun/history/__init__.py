@@ -5,6 +5,5 @@ from __future__ import annotations
 from remoterun.history.database import default_folder
 from remoterun.history.journal import Journal
 from remoterun.history.reading import History, HistoryError, Kept
-from remoterun.history.trail import Ended, Stop, Trail
 
-__all__ = ["Ended", "History", "HistoryError", "Journal", "Kept", "Stop", "Trail", "default_folder"]
+__all__ = ["History", "HistoryError", "Journal", "Kept", "default_folder"]

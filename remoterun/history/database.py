@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import zlib
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 FILE_NAME: Final = "history.sqlite3"
@@ -107,6 +110,19 @@ class NewerHistoryError(Exception):
     """Say that a newer remoterun has written the database."""
 
 
+@contextmanager
+def reading() -> Iterator[None]:
+    """Tell what cannot be made sense of as what it is: a damaged database, not a bug.
+
+    Raises:
+        sqlite3.DatabaseError: a value is not what was written there.
+    """
+    try:
+        yield
+    except (zlib.error, ValueError, LookupError, TypeError, AttributeError) as error:
+        raise sqlite3.DatabaseError(f"a value in it is damaged ({type(error).__name__}: {error})") from error
+
+
 def default_folder() -> Path:
     """Return the folder that holds the database of this user."""
     import platformdirs
@@ -130,9 +146,11 @@ def connect(folder: Path, *, create: bool) -> sqlite3.Connection:
         raise FileNotFoundError(path)
     database = sqlite3.connect(path, timeout=_BUSY_S, isolation_level=None)
     try:
-        database.execute("PRAGMA foreign_keys = ON")
-        database.execute("PRAGMA synchronous = NORMAL")
-        _bring_up_to_date(database)
+        # Where the names of its tables are damaged, the words for that can't be read either.
+        with reading():
+            database.execute("PRAGMA foreign_keys = ON")
+            database.execute("PRAGMA synchronous = NORMAL")
+            _bring_up_to_date(database)
     except BaseException:
         database.close()
         raise

@@ -14,6 +14,8 @@ from remoterun.compare import Identity, Kind, Moment, Silence, Standing, TargetS
 from remoterun.compare.seen import see
 from remoterun.compare.standing import advance, silence
 from remoterun.compare.views import views
+from remoterun.history.database import reading
+from remoterun.history.retention import unfollow
 from remoterun.history.values import pack_json, unpack_json
 from remoterun.model import Finding, Severity, Status
 from remoterun.records import dataclass
@@ -21,7 +23,7 @@ from remoterun.report.documents import plain
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from remoterun.compare.seen import Seen
     from remoterun.compare.views import View
@@ -67,7 +69,7 @@ class Entry:
 # --- reading ----------------------------------------------------------------------------------------------------------
 
 _ENTRIES: Final = """
-    SELECT targets.number, targets.target, name, run, heard, silence
+    SELECT targets.number, targets.target, name, run, (SELECT number FROM runs WHERE number = heard), silence
     FROM targets CROSS JOIN entries ON entries.target = targets.number
     AND run = (SELECT max(run) FROM entries WHERE entries.target = targets.number AND run <= ?)
     WHERE playbook = ?
@@ -108,26 +110,25 @@ def _standing(database: sqlite3.Connection, run: int) -> dict[int, list[tuple[St
 
 def read_standing(key: str, body: bytes, since: Moment, *, known: bool) -> Standing:
     """Read a finding that stands from what is written of it."""
-    target, payload, rule, subject, path, tensor = json.loads(key)
-    value = unpack_json(body)
-    finding = value["finding"]
-    return Standing(
-        identity=Identity(target=target, payload=payload, rule=rule, subject=subject, path=path, tensor=tensor),
-        finding=Finding(**{**finding, "severity": Severity(finding["severity"])}),
-        since=since,
-        known=known,
-        checked=value["checked"],
-    )
+    with reading():
+        target, payload, rule, subject, path, tensor = json.loads(key)
+        value = unpack_json(body)
+        finding = value["finding"]
+        return Standing(
+            identity=Identity(target=target, payload=payload, rule=rule, subject=subject, path=path, tensor=tensor),
+            finding=Finding(**{**finding, "severity": Severity(finding["severity"])}),
+            since=since,
+            known=known,
+            checked=value["checked"],
+        )
 
 
 def _read_silence(target: str, name: str | None, text: str) -> Silence:
-    value = json.loads(text)
     kinds: dict[str, Any] = {kind.value: kind for kind in (Kind.TARGET_UNREACHABLE, Kind.TARGET_FAILED)}
-    return Silence(
-        target=target,
-        name=name,
-        **{**value, "kind": kinds[value["kind"]], "status": Status(value["status"]), "since": Moment(**value["since"])},
-    )
+    with reading():
+        value = json.loads(text)
+        read = {"kind": kinds[value["kind"]], "status": Status(value["status"]), "since": Moment(**value["since"])}
+        return Silence(target=target, name=name, **{**value, **read})
 
 
 # --- writing ----------------------------------------------------------------------------------------------------------
@@ -138,28 +139,13 @@ def follow(database: sqlite3.Connection, number: int, run: Run) -> None:
     later = database.execute(
         "SELECT number FROM runs WHERE playbook = ? AND number >= ? AND followed = 1", (plain(run.playbook), number)
     ).fetchall()
-    forget(database, [row[0] for row in later])
+    unfollow(database, [row[0] for row in later])
     before = entries(database, str(plain(run.playbook)), number)
     now = Moment(run_id=run.run_id, at=run.started_at)
     for view in views(run).values():
         entry = before.get(view.target) or _new_entry(database, run, view)
         _follow_target(database, number, entry, view, now)
     database.execute("UPDATE runs SET followed = 1 WHERE number = ?", (number,))
-
-
-def forget(database: sqlite3.Connection, runs: Sequence[int]) -> None:
-    """Throw away what runs left behind; they have to be followed anew."""
-    each = [(number,) for number in runs]
-    database.executemany("DELETE FROM standing WHERE run = ?", each)
-    database.executemany("DELETE FROM entries WHERE run = ?", each)
-    database.executemany("UPDATE runs SET followed = 0 WHERE number = ?", each)
-
-
-def sweep(database: sqlite3.Connection) -> None:
-    """Remove what no run refers to any more."""
-    database.execute("DELETE FROM wordings WHERE NOT EXISTS (SELECT 1 FROM standing WHERE wording = wordings.number)")
-    database.execute("DELETE FROM spells WHERE NOT EXISTS (SELECT 1 FROM wordings WHERE spell = spells.number)")
-    database.execute("DELETE FROM targets WHERE NOT EXISTS (SELECT 1 FROM entries WHERE target = targets.number)")
 
 
 def _new_entry(database: sqlite3.Connection, run: Run, view: View) -> Entry:

@@ -7,10 +7,9 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Self
 
 from remoterun.events import Event, OutcomeReady, RecordArrived, RunFinished, RunStarted
-from remoterun.history import index
 from remoterun.history.alive import Alive
 from remoterun.history.database import NewerHistoryError, connect
-from remoterun.history.retention import KEEP, before, forget
+from remoterun.history.retention import KEEP, before, forget, unfollow
 from remoterun.history.values import pack_outcome, pack_plan, pack_record
 from remoterun.model import RunStatus, Status
 from remoterun.report.documents import plain
@@ -104,6 +103,9 @@ class _Entry:
                     (None if at_work else event.run.finished_at, status.value, self._run),
                 )
                 if not at_work:
+                    # Not before: starting a run takes long enough.
+                    from remoterun.history import index
+
                     with self._transaction():
                         index.follow(self._database, self._run, event.run)
 
@@ -139,7 +141,7 @@ class _Entry:
         database.executemany("DELETE FROM records WHERE run = ? AND job = ?", anew)
         database.executemany("UPDATE jobs SET status = NULL, outcome = NULL WHERE run = ? AND job = ?", anew)
         database.execute("UPDATE runs SET status = NULL, finished_at = NULL WHERE number = ?", (self._run,))
-        index.forget(database, [self._run])
+        unfollow(database, [self._run])
 
     def _put_record(self, job: int, number: int, body: bytes) -> None:
         self._database.execute("INSERT INTO records VALUES (?, ?, ?, ?)", (self._run, job, number, body))

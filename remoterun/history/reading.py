@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import sqlite3
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
-from remoterun.compare import State, difference
 from remoterun.errors import ConfigError, TargetError
 from remoterun.history.alive import is_running
-from remoterun.history.database import NewerHistoryError, connect
-from remoterun.history.index import entries
+from remoterun.history.database import NewerHistoryError, connect, reading
 from remoterun.history.retention import before, forget
 from remoterun.history.stored import stored_records
-from remoterun.history.trail import catch_up, previous, state_after, trails
 from remoterun.history.values import unpack_outcome, unpack_plan
 from remoterun.model import ErrorInfo, Outcome, Phase, Plan, Run, RunStatus, Status, judge
 from remoterun.records import dataclass
@@ -75,8 +72,15 @@ class History:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        """Close it; what of it could not be read is an error that can be told.
+
+        Raises:
+            HistoryError: the database failed, or is damaged.
+        """
         self._database.close()
+        if isinstance(error, sqlite3.Error):
+            raise HistoryError(f"the history in {self._folder} can't be read: {error}") from error
 
     def runs(self, limit: int | None = None) -> list[Kept]:
         """List the runs, the newest first."""
@@ -115,12 +119,14 @@ class History:
         counts = dict(
             self._database.execute("SELECT status, count(*) FROM jobs WHERE run = ? GROUP BY status", (number,))
         )
+        with reading():
+            known = None if status is None else RunStatus(status)
         return Kept(
             run_id=run_id,
             playbook=playbook,
             started_at=started_at,
             finished_at=finished_at,
-            status=None if status is None else RunStatus(status),
+            status=known,
             running=status is None and is_running(self._folder, run_id),
             jobs=sum(counts.values()),
             counts={status: count for status, count in counts.items() if status is not None},
@@ -130,9 +136,10 @@ class History:
 
     def run(self, kept: Kept) -> Run:
         """Return a run as it was, or as far as it came: what has no outcome is lost, with the records that came."""
-        number, sha, started, finished = self._database.execute(
+        row = self._database.execute(
             "SELECT number, playbook_sha256, started_at, finished_at FROM runs WHERE id = ?", (kept.run_id,)
         ).fetchone()
+        number, sha, started, finished = _still_there(row, kept.run_id)
         outcomes = tuple(self._outcomes(number, kept))
         return Run(
             run_id=kept.run_id,
@@ -159,6 +166,8 @@ class History:
 
         It has at least one target in common with it.
         """
+        from remoterun.history.trail import previous
+
         self._catch_up()
         number = previous(self._database, kept.playbook, self._number(kept))
         return None if number is None else self._kept_of(number)
@@ -185,11 +194,12 @@ class History:
         Raises:
             HistoryError: when the two can't be compared.
         """
+        from remoterun.history.trail import difference
+
         self._catch_up()
         number, run = self._number(after), self._comparable(after)
-        latest = entries(self._database, run.playbook, number - 1)
         if before is None:
-            return difference(State(), run, State(targets={name: each.state({}) for name, each in latest.items()}))
+            return difference(self._database, None, (number, run), self._run_of)
         earlier = self._comparable(before)
         if before.playbook != after.playbook:
             raise HistoryError(
@@ -198,17 +208,20 @@ class History:
             )
         if self._number(before) >= number:
             raise HistoryError(f"{before.run_id} did not come before {after.run_id}")
-        state = state_after(entries(self._database, run.playbook, self._number(before)), earlier, self._run_of)
-        return difference(state, run, State(targets={name: each.state({}) for name, each in latest.items()}))
+        return difference(self._database, (self._number(before), earlier), (number, run), self._run_of)
 
     def trails(
         self, *, playbook: str | None = None, target: str | None = None, most: int = 30, with_ended: bool = False
     ) -> list[Trail]:
         """Tell how targets fared in the newest runs of each playbook; see `history.trail.trails`."""
+        from remoterun.history.trail import trails
+
         self._catch_up()
         return list(trails(self._database, playbook, target, most, with_ended=with_ended))
 
     def _catch_up(self) -> None:
+        from remoterun.history.trail import catch_up
+
         try:
             catch_up(self._database, self._ended)
         except sqlite3.Error as error:
@@ -230,10 +243,11 @@ class History:
         row = self._database.execute(
             "SELECT number, id, playbook, started_at, finished_at, status FROM runs WHERE number = ?", (number,)
         ).fetchone()
-        return self._kept(*row)
+        return self._kept(*_still_there(row, f"number {number}"))
 
     def _number(self, kept: Kept) -> int:
-        (number,) = self._database.execute("SELECT number FROM runs WHERE id = ?", (kept.run_id,)).fetchone()
+        row = self._database.execute("SELECT number FROM runs WHERE id = ?", (kept.run_id,)).fetchone()
+        (number,) = _still_there(row, kept.run_id)
         return int(number)
 
     # --- what is left to do ---
@@ -244,9 +258,8 @@ class History:
         Raises:
             HistoryError: when another version of remoterun planned it.
         """
-        number, version, body = self._database.execute(
-            "SELECT number, remoterun, plan FROM runs WHERE id = ?", (kept.run_id,)
-        ).fetchone()
+        row = self._database.execute("SELECT number, remoterun, plan FROM runs WHERE id = ?", (kept.run_id,)).fetchone()
+        number, version, body = _still_there(row, kept.run_id)
         packs = dict(
             self._database.execute(
                 "SELECT packs.sha256, data FROM packs JOIN packs_of_runs USING (sha256) WHERE run = ?", (number,)
@@ -262,6 +275,13 @@ class History:
     def forget(self, age: timedelta) -> int:
         """Remove runs that started longer ago than this and are not going on; return how many."""
         return forget(self._database, self._folder, before(age))
+
+
+def _still_there(row: tuple[Any, ...] | None, run: str) -> tuple[Any, ...]:
+    """Return what is kept of a run, which another process may have thrown away since it was found."""
+    if row is None:
+        raise HistoryError(f"run {run} has been forgotten meanwhile")
+    return row
 
 
 def _without_outcome(

@@ -6,10 +6,10 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final
 
 from remoterun.history.alive import is_running
-from remoterun.history.index import sweep
 
 if TYPE_CHECKING:
     import sqlite3
+    from collections.abc import Sequence
     from pathlib import Path
 
 KEEP: Final = timedelta(days=90)
@@ -28,6 +28,21 @@ def forget(database: sqlite3.Connection, folder: Path, moment: str) -> int:
     if ended:
         database.executemany("DELETE FROM runs WHERE number = ?", ended)
         database.execute("DELETE FROM packs WHERE sha256 NOT IN (SELECT sha256 FROM packs_of_runs)")
-        sweep(database)
+        _sweep(database)
         database.execute("PRAGMA incremental_vacuum").fetchall()
     return len(ended)
+
+
+def unfollow(database: sqlite3.Connection, runs: Sequence[int]) -> None:
+    """Throw away what runs left behind; they have to be followed anew."""
+    each = [(number,) for number in runs]
+    database.executemany("DELETE FROM standing WHERE run = ?", each)
+    database.executemany("DELETE FROM entries WHERE run = ?", each)
+    database.executemany("UPDATE runs SET followed = 0 WHERE number = ?", each)
+
+
+def _sweep(database: sqlite3.Connection) -> None:
+    """Remove what no run refers to any more."""
+    database.execute("DELETE FROM wordings WHERE NOT EXISTS (SELECT 1 FROM standing WHERE wording = wordings.number)")
+    database.execute("DELETE FROM spells WHERE NOT EXISTS (SELECT 1 FROM wordings WHERE spell = spells.number)")
+    database.execute("DELETE FROM targets WHERE NOT EXISTS (SELECT 1 FROM entries WHERE target = targets.number)")

@@ -8,7 +8,7 @@ import zlib
 from contextlib import closing
 from typing import TYPE_CHECKING, Final
 
-from remoterun.history.database import NewerHistoryError, connect
+from remoterun.history.database import NewerHistoryError, connect, reading
 from remoterun.history.values import unpack_json
 from remoterun.model import Records
 
@@ -46,11 +46,12 @@ def _read_whole(
     """Read the records of a job if there is room for them, and return what room is left."""
     records, left = [], room
     for (body,) in database.execute(_SELECT, place):
-        text = zlib.decompress(body)
-        left -= len(text) + _CONTAINER_BYTES * (text.count(b"[") + text.count(b"{"))
-        if left < 0:
-            return None, room
-        records.append(json.loads(text))
+        with reading():
+            text = zlib.decompress(body)
+            left -= len(text) + _CONTAINER_BYTES * (text.count(b"[") + text.count(b"{"))
+            if left < 0:
+                return None, room
+            records.append(json.loads(text))
     return tuple(records), left
 
 
@@ -77,7 +78,10 @@ class StoredRecords(Records):
                     bodies = database.execute(_SELECT, (self._run, self._job, start, size)).fetchall()
                     if not bodies:
                         raise OSError(f"records of this run are no longer in the history in {self._folder}")
-                    yield from (unpack_json(body) for (body,) in bodies)
+                    for (body,) in bodies:
+                        with reading():
+                            record = unpack_json(body)
+                        yield record
                     start += len(bodies)
         except (sqlite3.Error, NewerHistoryError) as error:
             raise OSError(f"the history in {self._folder} can't be read: {error}") from error

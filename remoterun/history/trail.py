@@ -5,6 +5,7 @@ from __future__ import annotations
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Final
 
+from remoterun import compare
 from remoterun.compare import Moment, Silence, Standing, State
 from remoterun.compare.seen import see
 from remoterun.compare.views import views
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Callable, Iterator, Mapping
 
+    from remoterun.compare import Difference
     from remoterun.compare.seen import Seen
     from remoterun.compare.views import View
     from remoterun.history.index import Entry
@@ -113,14 +115,32 @@ def previous(database: sqlite3.Connection, playbook: str, run: int) -> int | Non
     return number if isinstance(number, int) else None
 
 
-def state_after(entries: Mapping[str, Entry], run: Run, run_of: Callable[[int], Run]) -> State:
-    """Return what was known after a run.
+def difference(
+    database: sqlite3.Connection,
+    before: tuple[int, Run] | None,
+    after: tuple[int, Run],
+    run_of: Callable[[int], Run],
+) -> Difference:
+    """Tell what is different in a run from an earlier one of the same playbook, or from nothing.
 
     Args:
-        entries: what the index knows after it.
-        run: the run.
-        run_of: returns an earlier run by its number.
+        database: the history, caught up.
+        before: number and run of the earlier one.
+        after: those of the run.
+        run_of: returns a run by its number.
     """
+    number, run = after
+    latest = State(
+        targets={name: each.state({}) for name, each in index.entries(database, run.playbook, number - 1).items()}
+    )
+    if before is None:
+        return compare.difference(State(), run, latest)
+    known = index.entries(database, run.playbook, before[0])
+    return compare.difference(_state_after(known, before[1], run_of), run, latest)
+
+
+def _state_after(entries: Mapping[str, Entry], run: Run, run_of: Callable[[int], Run]) -> State:
+    """Return what was known after a run: what the index knows, and what the last results of each target say."""
     heard: dict[int, dict[str, View]] = {}
     seen_by = views(run)
     seen = {target: _seen(view) for target, view in seen_by.items()}

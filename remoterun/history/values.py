@@ -9,6 +9,7 @@ import zlib
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
+from remoterun.history.database import reading
 from remoterun.model import (
     Captured,
     ErrorInfo,
@@ -43,8 +44,13 @@ def pack_json(value: Json) -> bytes:
 
 
 def unpack_json(data: bytes) -> Any:
-    """Read what `pack_json` wrote."""
-    return json.loads(zlib.decompress(data))
+    """Read what `pack_json` wrote.
+
+    Raises:
+        sqlite3.DatabaseError: it is damaged.
+    """
+    with reading():
+        return json.loads(zlib.decompress(data))
 
 
 def pack_record(record: Mapping[str, Json]) -> bytes:
@@ -62,8 +68,16 @@ def pack_outcome(outcome: Outcome) -> bytes:
 
 
 def unpack_outcome(data: bytes, records: Sequence[Mapping[str, Json]]) -> Outcome:
-    """Read what `pack_outcome` wrote."""
-    value = unpack_json(data)
+    """Read what `pack_outcome` wrote.
+
+    Raises:
+        sqlite3.DatabaseError: it is damaged.
+    """
+    with reading():
+        return _outcome(unpack_json(data), records)
+
+
+def _outcome(value: dict[str, Any], records: Sequence[Mapping[str, Json]]) -> Outcome:
     error, payload = value["error"], value["payload"]
     return Outcome(
         target=value["target"],

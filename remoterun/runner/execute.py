@@ -29,6 +29,7 @@ async def execute(
     on_event: OnEvent,
     control: Control | None = None,
     earlier: Run | None = None,
+    *,
     vault: Vault = NO_SECRETS,
     ask: Ask | None = None,
     manner: Manner = Manner.FOLLOW,

@@ -113,6 +113,8 @@ def test_a_project_that_cannot_be_read_offers_nothing(project: Project) -> None:
 def test_hostile_names_are_not_offered(project: Project) -> None:
     (project.folder / "playbooks" / "a b.yaml").write_text("steps: [{payload: say}]\n", "utf-8")
     (project.folder / "playbooks" / "esc\x1b[2Jape.yaml").write_text("steps: [{payload: say}]\n", "utf-8")
+    for name in ("a;reboot", "a$(id)", "a`id`", "a*", "a'b", "a|b", "a&b", "a>b"):
+        (project.folder / "playbooks" / f"{name}.yaml").write_text("steps: [{payload: say}]\n", "utf-8")
     assert not [word for word in offered("remoterun play ") if word.startswith(("a", "b", "esc"))]
 
 

@@ -53,7 +53,7 @@ def project(tmp_path: Path) -> Project:
 
 
 def test_targets_come_from_standard_input(project: Project) -> None:
-    said = b"one   # the first\n\n# all of it\r\nthree\n"
+    said = b"\xef\xbb\xbfone   # the first\n\n# all of it\r\nthree\n"
     result = project.run("play", "say", "--on", "-", "--output", "json", stdin=said)
     assert [item["target"] for item in result.document["outcomes"]] == ["one", "three"]
 

@@ -6,8 +6,10 @@ import json
 import os
 import random
 import signal
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -287,7 +289,7 @@ def test_many_processes_keep_their_runs_at_once(project: Project) -> None:
 # --- more records than memory is for ----------------------------------------------------------------------------------
 
 
-def test_a_large_run_is_shown_as_it_was_in_every_format(project: Project) -> None:
+def test_a_large_run_is_shown_as_it_was_in_every_format(project: Project, tmp_path: Path) -> None:
     project.payload("large", LARGE)
     played = project.run("play", "large", "--on", "one", "--output", "json")
     assert played.status == 0, played.stderr
@@ -306,6 +308,16 @@ def test_a_large_run_is_shown_as_it_was_in_every_format(project: Project) -> Non
         left = piped(words, "head -c 3")
         assert left.status == 141, (words, left.stderr)
         assert "Traceback" not in left.stderr
+    with closing(sqlite3.connect(tmp_path / "state/remoterun/history.sqlite3")) as database, database:
+        database.execute("UPDATE records SET body = x'00' WHERE record = 170")
+    for form, begun in (("json", b'"n": 169'), ("jsonl", b'"n": 169'), ("table", b"")):
+        damaged = _shown("show", "last", "--output", form)
+        # Too late for a document that says so: this one has no end.
+        assert damaged.status == 3
+        assert damaged.stderr.startswith("remoterun: the result ends here: the history in ")
+        assert damaged.stderr.count("\n") == 1
+        assert begun in damaged.stdout
+        assert b"remoterun/error" not in damaged.stdout
 
 
 def test_a_playbook_of_several_steps_is_not_left_alone_and_says_what_to_do(project: Project) -> None:

@@ -132,6 +132,15 @@ def test_payloads_of_one_target_are_told_apart() -> None:
     assert unknown(difference) == ["/"]
 
 
+def test_what_each_payload_says_of_its_target_is_told_once() -> None:
+    probe = {"payload": replace(samples.CHECK_CKPT, name="probe"), "step": 1}
+    before, after = (
+        run(day, *(audited(A, [3], facts={"kernel": kernel}, **more) for more in ({}, probe)))
+        for day, kernel in enumerate(("6.8.4", "6.8.12"))
+    )
+    assert told(compare(before, after)) == [("fact_changed", A)]
+
+
 # --- targets ----------------------------------------------------------------------------------------------------------
 
 
@@ -246,6 +255,22 @@ def test_a_checkpoint_that_somebody_wrote_to_is_told() -> None:
     assert [(change.number, change.after) for change in difference.changes if isinstance(change, NumberChange)] == [
         ("bytes", 7.0)
     ]
+
+
+def _last(step: int, **changes: Json) -> Outcome:
+    """Make the outcome of an audit of a training that always saves to the same file."""
+    record = samples.checkpoint(step, name="last.pt", path="/workspace/checkpoints/last.pt", **changes)
+    return audited(A, [], records=(record, summary(step)))
+
+
+def test_a_training_that_always_saves_to_one_file_goes_on_as_routine() -> None:
+    difference = compare(run(0, _last(1000)), run(1, _last(2000, epoch=1, bytes=7)))
+    assert [(change.number, change.after) for change in difference.changes if isinstance(change, NumberChange)] == [
+        ("step", 2000.0)
+    ]
+    assert (difference.changed, difference.notable) == (True, False)
+    back = compare(run(0, _last(2000)), run(1, _last(1000)))
+    assert (told(back), back.notable) == ([("number_moved", A)], True)
 
 
 @pytest.mark.parametrize(

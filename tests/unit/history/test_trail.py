@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import sqlite3
 import tempfile
+import unicodedata
 from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -15,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
-from remoterun.compare import Difference, Kind, State, difference, difference_document, follow
+from remoterun.compare import Difference, Kind, State, difference, difference_document, difference_text, follow
 from remoterun.history import History, HistoryError, Journal
 from remoterun.history.database import _SCRIPTS
 from remoterun.history.document import history_schema, trails_document
@@ -23,6 +25,8 @@ from remoterun.history.text import trails_text
 from remoterun.model import Run, Status
 from tests.support import audits
 from tests.support.audits import audited, keep, nan, run, silent
+from tests.support.project import strict_json
+from tests.support.runs import HOSTILE
 
 A, B, C = "kpro6/200", "kpro6/201", "kpro7/300"
 VERSION_1 = Path(__file__).parents[2] / "data/history/version-1.sqlite3"
@@ -113,6 +117,22 @@ def test_runs_that_go_on_are_left_out(tmp_path: Path) -> None:
     journal.close()
 
 
+def test_a_run_that_ends_after_later_ones_counts_where_it_began(tmp_path: Path) -> None:
+    days = [run(0, audited(A, [3])), run(1, audited(A, [3], nan(3))), run(2, audited(A, [3], nan(3)))]
+    keep(tmp_path, days[0])
+    slow = Journal(tmp_path, pytest.fail)
+    begun, *rest = audits.events(days[1])
+    slow(begun)
+    keep(tmp_path, days[2])
+    for event in rest:
+        slow(event)
+    slow.close()
+    with History.open(tmp_path) as history:
+        found = _found(history, days[1].run_id, days[2].run_id)
+        assert found.changes == ()
+        assert [each.since.run_id for each in found.persisting] == [days[1].run_id]
+
+
 # --- which runs are compared ------------------------------------------------------------------------------------------
 
 
@@ -200,6 +220,29 @@ def test_the_document_of_trails_follows_its_schema(tmp_path: Path) -> None:
         document = trails_document(history.trails(with_ended=True))
     Draft202012Validator(history_schema()).validate(document)
     assert len(document["trails"]) == 3  # type: ignore[arg-type]
+
+
+def test_no_text_of_a_target_reaches_a_terminal_as_it_is(tmp_path: Path) -> None:
+    hostile = [
+        audited(
+            f"{number}{text}", [3], nan(3, rule=text, subject=text, message=text, next_step=text), name=text or None
+        )
+        for number, text in enumerate(HOSTILE)
+    ]
+    keep(tmp_path, run(0, *hostile))
+    keep(tmp_path, run(1, *(silent(each.target, code="connect_refused") for each in hostile)))
+    with History.open(tmp_path) as history:
+        trails = history.trails(with_ended=True)
+        found = _found(history, *(each.run_id for each in reversed(history.runs())))
+    assert len(trails) == len(hostile)
+    texts = [
+        trails_text(trails, width=90, color=False, verbose=1),
+        difference_text(found, width=90, color=False, verbose=1),
+    ]
+    for text in texts:
+        assert {unicodedata.category(char) for char in text.replace("\n", "")}.isdisjoint({"Cc", "Cf", "Cs"})
+    Draft202012Validator(history_schema()).validate(trails_document(trails))
+    strict_json(json.dumps(trails_document(trails)).encode("ascii"))
 
 
 # --- older databases, forgotten runs ----------------------------------------------------------------------------------

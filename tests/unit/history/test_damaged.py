@@ -1,0 +1,99 @@
+"""A history that was damaged on its disk, that a later version wrote into, or that others throw runs away from."""
+
+from __future__ import annotations
+
+import random
+import sqlite3
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from remoterun.history import History, HistoryError
+from remoterun.history.database import FILE_NAME
+from remoterun.report import to_json
+from tests.support import audits
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Return the folder of a history that knows of findings, and of a target that is silent."""
+    audits.keep(tmp_path, audits.run(0, audits.audited("a", [1], audits.nan(1)), audits.silent("b")))
+    audits.keep(tmp_path, audits.run(1, audits.audited("a", [1, 2], audits.nan(1)), audits.silent("b")))
+    return tmp_path
+
+
+def _spoil(folder: Path, *statements: str) -> None:
+    with closing(sqlite3.connect(folder / FILE_NAME)) as database, database:
+        for statement in statements:
+            database.execute(statement)
+
+
+def _show(history: History) -> object:
+    return to_json(history.run(history.find("last")))
+
+
+def _compare(history: History) -> object:
+    return history.comparable(), history.difference(None, history.find("last"))
+
+
+_READERS: Sequence[Callable[[History], object]] = (_show, _compare, lambda history: history.trails(with_ended=True))
+
+
+def _told(folder: Path) -> list[bool]:
+    """Read a history in every way, and return which of them said that it can't be read; nothing else may come out."""
+    told = []
+    for read in _READERS:
+        try:
+            with History.open(folder) as history:
+                read(history)
+        except HistoryError as error:
+            told.append("can't be read" in str(error))
+        else:
+            told.append(False)
+    return told
+
+
+@pytest.mark.parametrize(
+    ("statement", "told"),
+    [
+        ("UPDATE jobs SET outcome = x'00ff'", [True, True, False]),
+        ("UPDATE jobs SET outcome = (SELECT body FROM records LIMIT 1)", [True, True, False]),
+        ("UPDATE records SET body = x'01'", [True, True, False]),
+        ("UPDATE runs SET status = 'of-tomorrow'", [True, True, False]),
+        ("UPDATE wordings SET body = x'01'", [False, True, True]),
+        ("UPDATE spells SET finding = '['", [False, True, True]),
+        ("UPDATE spells SET finding = CAST(x'ff' AS TEXT)", [False, True, True]),
+        ("UPDATE entries SET silence = '{}' WHERE silence IS NOT NULL", [False, True, True]),
+        ("DROP TABLE entries", [False, True, True]),
+    ],
+)
+def test_what_cannot_be_made_sense_of_is_told(folder: Path, statement: str, told: list[bool]) -> None:
+    _spoil(folder, "PRAGMA foreign_keys = OFF", statement)
+    assert _told(folder) == told
+
+
+def test_bytes_that_went_bad_are_told_or_not_met(folder: Path) -> None:
+    with closing(sqlite3.connect(folder / FILE_NAME)) as database:
+        database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    whole = (folder / FILE_NAME).read_bytes()
+    chance = random.Random(7)
+    met = 0
+    for _ in range(60):
+        data = bytearray(whole)
+        for _ in range(chance.choice([1, 20, 300])):
+            data[chance.randrange(len(data))] = chance.randrange(256)
+        (folder / FILE_NAME).write_bytes(data)
+        met += any(_told(folder))
+    assert met > 10
+
+
+def test_a_run_that_is_thrown_away_while_it_is_read_is_missed(folder: Path) -> None:
+    with History.open(folder) as history, History.open(folder) as other:
+        newest = history.find("last")
+        other.forget(timedelta(0))
+        for read in (history.run, history.plan, history.previous, lambda kept: history.difference(None, kept)):
+            with pytest.raises(HistoryError, match="forgotten meanwhile"):
+                read(newest)
