@@ -6,8 +6,10 @@ from dataclasses import field, fields, replace
 from typing import TYPE_CHECKING, Final, Self
 
 from remoterun.audit.file import EventKind
+from remoterun.audit.words import TEMPLATES
 from remoterun.compare import FindingChange, Kind
 from remoterun.errors import clean
+from remoterun.model import Severity
 from remoterun.records import dataclass
 from remoterun.report.text import clip
 
@@ -17,7 +19,7 @@ if TYPE_CHECKING:
 
     from remoterun.audit.file import Alerts
     from remoterun.compare import Difference, Identity, Moment
-    from remoterun.model import Finding, Json, Run, Severity
+    from remoterun.model import Finding, Json, Run
 
 MOST_KNOWN: Final = 5000
 """So many findings of a playbook people know at a time; further ones are told when others are over."""
@@ -48,6 +50,8 @@ class Event:
             KeyError, TypeError, ValueError: it is none.
         """
         texts = {item.name: str(value[item.name]) for item in fields(cls) if item.name != "count"}
+        if texts["template"] not in TEMPLATES:
+            raise ValueError(f"there is no template {texts['template']!r}")
         return cls(count=int(str(value["count"])), **texts)
 
     def document(self) -> dict[str, Json]:
@@ -83,11 +87,12 @@ def tell(told: Told, difference: Difference, run: Run, alerts: Alerts) -> tuple[
 def _findings(
     known: dict[str, Event], difference: Difference, names: Mapping[str, str], lowest: Severity
 ) -> Iterator[Event]:
-    """Yield the findings that are there and not known."""
+    """Yield the findings that are there and not known, or known as less bad."""
     for identity, finding, since in _standing(difference):
         if len(known) >= MOST_KNOWN:
             return
-        if identity.key not in known and finding.severity.rank >= lowest.rank:
+        before = known.get(identity.key)
+        if (before is None or _rank(before) < finding.severity.rank) and finding.severity.rank >= lowest.rank:
             known[identity.key] = Event(
                 template="new",
                 playbook=_short(difference.playbook),
@@ -101,6 +106,10 @@ def _findings(
                 since=since.at,
             )
             yield known[identity.key]
+
+
+def _rank(event: Event) -> int:
+    return Severity(event.severity).rank if event.severity in set(Severity) else -1
 
 
 def _cleared(known: dict[str, Event], difference: Difference, answered: AbstractSet[str]) -> Iterator[Event]:

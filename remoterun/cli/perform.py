@@ -223,6 +223,8 @@ def print_kept(run: Run, plan: Plan, showing: Showing, *, programs: bool) -> Non
         with read_to_the_end():
             for event in events_of(run, plan):
                 write_event(event)
+                # Nothing runs that a slow reader could hold up, and a run may be large.
+                sink.outlet.drain()
         sink.close()
     if showing.output is Format.JSONL:
         from remoterun.report import event_line

@@ -127,22 +127,30 @@ class Flags:
             return host
         return replace(host, accept_new=True, jump=host.jump and tuple(map(self.trusting, host.jump)))
 
+    def _refuse_for_fabric(self, host: Host, jump: tuple[Host, ...] | None) -> None:
+        """Say which flags a host takes no account of: that they are given and ignored would be a trap."""
+        given = {"--jump": jump is not None, "--host-key": self.login.host_key is not None}
+        message = f"has no meaning for {host.key}, which is reached by Fabric"
+        if any(given.values()):
+            raise ConfigError(Problem(path=flag, message=message) for flag, is_given in given.items() if is_given)
+
     def _host(self, host: Host, jump: tuple[Host, ...] | None) -> Host:
         said = self.login
         become = host.become if said.become is None else said.sudo
         if host.transport == "local":
             return replace(host, become=become)
-        fabrics = host.transport == "fabric"
+        if host.transport == "fabric":
+            self._refuse_for_fabric(host, jump)
         return replace(
             host,
             port=host.port if said.port is None else said.port,
             user=host.user if said.user is None else said.user,
             identity_files=host.identity_files if said.identity_files is None else said.identity_files,
             known_hosts=host.known_hosts if said.known_hosts is None else said.known_hosts,
-            host_key=host.host_key if said.host_key is None or fabrics else said.host_key,
+            host_key=host.host_key if said.host_key is None else said.host_key,
             accept_new=said.host_key is None and host.accept_new,
             ssh_config=host.ssh_config if said.ssh_config is None else said.ssh_config,
-            jump=host.jump if jump is None or fabrics else jump,
+            jump=host.jump if jump is None else jump,
             become=become,
         )
 

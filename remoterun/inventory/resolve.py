@@ -197,6 +197,8 @@ class _Resolver:
             elif file.transport == "fabric":
                 for name in sorted(file.model_fields_set.intersection(_NOT_FABRICS)):
                     self._report(("hosts", key, name), "has no meaning with `transport: fabric`: remove one of the two")
+                if self._login.host_key:
+                    self._report(("hosts", key), "is reached by Fabric, which knows nothing of `defaults.host_key`")
                 self._hosts[key] = login.fabric_host(key, file.address or key)
             else:
                 self._hosts[key] = login.host(key, file.address or key, jump=self._jump_of(key, (*via, key)))

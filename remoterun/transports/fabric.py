@@ -111,8 +111,9 @@ async def _opened(connection: Fabric, *, keeps: bool) -> None:
     try:
         await asyncio.shield(opening)
     except asyncio.CancelledError:
-        if not keeps:
-            opening.add_done_callback(lambda done: done.cancelled() or done.exception() or _start(connection.close))
+        opening.add_done_callback(
+            lambda done: done.cancelled() or done.exception() or keeps or _start(connection.close)
+        )
         raise
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given
@@ -309,6 +309,18 @@ def test_flags_without_meaning_do_not_apply(inventory: Inventory) -> None:
     ]
     assert here.host == Host(key="here", address="localhost", transport="local", become="sudo")
     assert (here.hop, plain.hop, plain.host.user) == ("lxc", "none", "me")
+
+
+@pytest.mark.parametrize(
+    ("flags", "named"), [({"jump": "u@x"}, "--jump"), ({"host_key": ("SHA256:" + "A" * 43,)}, "--host-key")]
+)
+def test_flags_that_fabric_takes_no_account_of_are_refused(flags: dict[str, Any], named: str, tmp_path: Path) -> None:
+    (tmp_path / "inventory.yaml").write_text("hosts:\n  box: {transport: fabric}\n", "utf-8")
+    inventory = Inventory.load(tmp_path / "inventory.yaml")
+    (target,) = inventory.select(["box"], overrides=Overrides(user="me", port=2222))
+    assert (target.host.user, target.host.port, target.host.transport) == ("me", 2222, "fabric")
+    with pytest.raises(ConfigError, match=f"{named}.*reached by Fabric"):
+        inventory.select(["box"], overrides=Overrides(**flags))
 
 
 def test_jump_flags(inventory: Inventory) -> None:

@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -141,8 +142,26 @@ def test_severities_below_are_told_once_they_rise() -> None:
         [outcome("a", 2, severity=Severity.BAD)],
         [outcome("a")],
     )
-    assert told_of(runs) == [[], ["new a step_2"], [], ["cleared a step_2"]]
+    assert told_of(runs) == [[], ["new a step_2"], ["new a step_2"], ["cleared a step_2"]]
     assert told_of(runs, replace(ALERTS, severity=Severity.BAD)) == [[], [], ["new a step_2"], ["cleared a step_2"]]
+
+
+def test_a_finding_that_gets_worse_is_told_again() -> None:
+    suspect, bad = (outcome("a", 2, severity=severity) for severity in (Severity.SUSPECT, Severity.BAD))
+    assert told_of(row([suspect], [suspect], [bad], [bad], [suspect])) == [
+        ["new a step_2"],
+        [],
+        ["new a step_2"],
+        [],
+        [],
+    ]
+
+
+def test_an_event_of_a_kind_that_nobody_knows_is_none() -> None:
+    kept = Event(template="new").document()
+    assert Event.read(kept) == Event(template="new")
+    with pytest.raises(ValueError, match="no template"):
+        Event.read({**kept, "template": "later"})
 
 
 def test_a_flood_is_bounded_and_told_as_others_are_over() -> None:
