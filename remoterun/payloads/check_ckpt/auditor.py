@@ -54,7 +54,7 @@ class Auditor:
         self._engine = engine
         self._memory = memory
         self._clock = clock
-        self._checksum: Checksum = best_checksum()
+        self._checksum: Optional[Checksum] = best_checksum() if settings.deep else None
         self._pace = Pace(settings.max_bytes_per_s)
         self._total = total
         self._before = 0
@@ -98,8 +98,7 @@ class Auditor:
             traceback.print_exc()
             report.fail(Found("CK030", "the audit itself failed on it (%s): please report it" % type(error).__name__))
         outcome = report.outcome()
-        deep = self._settings.deep
-        used = (self._engine.name, self._checksum.name) if deep else (None, None)
+        used = (self._engine.name, self._checksum.name) if self._checksum else (None, None)
         outcome.record.update(seconds=0.0, engine=used[0], crc=used[1])
         return self._memory.learn(report, outcome, files, now)
 
@@ -112,12 +111,12 @@ class Auditor:
         folder = Folder(unit.folder, unit.files)
         try:
             report.checkpoint = read(unit, folder)
-            if not self._settings.deep:
+            if not self._checksum:
                 report.shallow = not report.checkpoint.unsupported
                 report.claims = claim(report.checkpoint.tensors)
             with folder.sources() as sources:
-                if self._settings.deep and not report.checkpoint.unsupported:
-                    self._scan(sources, report)
+                if self._checksum and not report.checkpoint.unsupported:
+                    self._scan(sources, report, self._checksum)
                 sources.hold()
         except ShrunkError:
             report.wait("it shrank while it was read")
@@ -131,7 +130,7 @@ class Auditor:
 
             report.wait(still_written(unit, folder.opened, lacking=not found.isdisjoint(_LACKING)))
 
-    def _scan(self, sources: Sources, report: Report) -> None:
+    def _scan(self, sources: Sources, report: Report, checksum: Checksum) -> None:
         checkpoint, name = report.checkpoint, clean_text(report.unit.name)
         report.claims = claim(checkpoint.tensors)
         done = [self._before]
@@ -146,7 +145,7 @@ class Auditor:
                 checkpoint.regions,
                 report.claims.views,
                 engine=self._engine,
-                checksum=self._checksum,
+                checksum=checksum,
                 pace=self._pace,
                 on_bytes=on_bytes,
                 pairs=moment_pairs(checkpoint),

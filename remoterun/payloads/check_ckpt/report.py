@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Dict, List, Sequence, Tuple
+from typing import TYPE_CHECKING, Dict, List, Sequence
 
 from .model import EMA, MASTER, MODEL, OPTIMIZER, Checkpoint, Found, clean_text, count_of
 from .records import Record
@@ -88,16 +88,17 @@ class Report:
 
     def outcome(self) -> Outcome:
         """Return what was found."""
+        facts = self._facts()
         if self._waiting:
             found = [Found("CK026", "not finished: %s" % self._waiting)]
         else:
-            found = [*self.checkpoint.found, *check(self._facts())]
+            found = [*self.checkpoint.found, *check(facts)]
         if self.shallow and not self._waiting:
             found.append(Found("CK126", "no value was checked: only headers were (deep=false)", None, INFO, ""))
         if self.scanned.skimmed and not self._waiting:
             found.append(self._tell_skimmed())
         weights, optimizer = self.claims.params > 0, OPTIMIZER in self.checkpoint.parts
-        return Outcome(found, self._record(), weights, optimizer, bool(self._waiting), self._failed)
+        return Outcome(found, self._record(facts), weights, optimizer, bool(self._waiting), self._failed)
 
     def _tell_skimmed(self) -> Found:
         """Say where rules were silent because there was less to go by."""
@@ -112,12 +113,12 @@ class Report:
         paths = [clean_text("%s/%s" % (unit.folder, name) if unit.family else unit.path, 1000) for name in unit.files]
         return Facts(self.checkpoint, self.claims, self.scanned, paths, unit.relative or unit.name)
 
-    def _record(self) -> Dict[str, object]:
+    def _record(self, facts: Facts) -> Dict[str, object]:
         unit, checkpoint, claims = self.unit, self.checkpoint, self.claims
         decoded = checkpoint.decoded and not self._waiting
         known = decoded and self.whole
         sized = decoded and (self.whole or self.shallow) and not checkpoint.truncated
-        weights, optimizer = self._counts(MODEL, EMA), self._counts(OPTIMIZER, MASTER)
+        weights, optimizer = facts.counts((MODEL, EMA)), facts.counts((OPTIMIZER, MASTER))
         record: Dict[str, object] = {
             "kind": "checkpoint",
             "name": clean_text(unit.name),
@@ -126,10 +127,10 @@ class Report:
             "step": checkpoint.step,
             "epoch": checkpoint.epoch,
             "params": claims.params - checkpoint.copied if sized else None,
-            "nan_weights": weights[0] if known else None,
-            "inf_weights": weights[1] if known else None,
-            "nan_optimizer": optimizer[0] if known else None,
-            "inf_optimizer": optimizer[1] if known else None,
+            "nan_weights": weights.nan if known else None,
+            "inf_weights": weights.inf if known else None,
+            "nan_optimizer": optimizer.nan if known else None,
+            "inf_optimizer": optimizer.inf if known else None,
             "verdict": "",
             "findings": [],
             "bytes": unit.size,
@@ -150,10 +151,6 @@ class Report:
         if named is not None:
             record.update(step=named, step_from="name")
         return record
-
-    def _counts(self, *roles: str) -> Tuple[int, int]:
-        counts = self._facts().counts(roles)
-        return counts.nan, counts.inf
 
     def _bytes_checked(self) -> int:
         checkpoint = self.checkpoint

@@ -25,8 +25,10 @@ _MOST_CONTAINERS = 200_000
 # Counting what is no container, too, but for less; 60,000 tensors with what goes with them make 100,000.
 _MOST_VISITS = 1_000_000
 _FOR_ONE = 16
-# One tensor may be listed a million times in few bytes.
+# One tensor may be listed a million times in few bytes. Of all together, so many names are read again, and so many of
+# each: weights may stand in a file as the model's, as averaged ones, and as the best so far.
 _MOST_TENSORS = 130_000
+_REPEATED, _REPEATED_EACH = 1_000, 4
 
 # The role of what keeps out of the others, whatever it holds; OTHER is what nobody has named.
 ASIDE = "aside"
@@ -59,6 +61,8 @@ _WORDS = (
 # How the keys begin under which optimizers keep weights of their own.
 _MASTERS = ("master", "fp32_", "single_partition_of_fp32")
 _TELLING = ("state", "param_groups", "_parameters")
+# Where PyTorch Lightning averages weights, the averaged ones take the usual place of the model's, which is here.
+_CURRENT, _AVERAGED = "current_model_state", "averaging_state"
 # Attributes of torch modules that are no part of a parameter's name.
 _CONTAINERS = frozenset((Pairs, list, tuple, Call, Saved, Persistent))
 _UNNAMED = ("", "_modules", "_parameters", "_buffers")
@@ -107,7 +111,7 @@ def words(key: str) -> List[str]:
 
 def survey(root: object) -> Iterator[Placed]:
     """Yield the tensors of an object, what belongs together in its own order; `settled` has the last word on roles."""
-    return _Walk().run(root)
+    return _Walk(root).run(root)
 
 
 def settled(roles: Set[str]) -> Dict[str, str]:
@@ -133,11 +137,13 @@ class _Walk:
     Of what is to be visited, only containers are kept, and not what they hold, which may be a million times the same.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, root: object) -> None:
+        self._averaged = {_CURRENT, _AVERAGED} <= {key for key, _ in string_items(root)}
         self._seen: Set[int] = set()
         self._by_keys: Dict[int, str] = {}
         self._left = _MOST_VISITS
         self._tensors = 0
+        self._listed: Set[int] = set()
         self._parent: Optional[_Path] = None
         self._front = ""
 
@@ -157,12 +163,15 @@ class _Walk:
                 self._left -= 1
                 if self._left < 0 or self._tensors >= _MOST_TENSORS or len(self._seen) >= _MOST_CONTAINERS:
                     return
+                if id(node) in self._listed and self._is_enough():
+                    continue
                 named = key != "" and parent.depth < _NAME_DEPTH
                 label, depth = (_label(key), parent.depth + 1) if named else (parent.label, parent.depth)
                 role = MASTER if outer == OPTIMIZER and label.startswith(_MASTERS) else outer
                 tensor = rebuild(node)
                 if tensor is not None:
                     self._tensors += 1
+                    self._listed.add(id(node))
                     name = self._name(parent, label if named else "")
                     yield Placed(name, _role_of_tensor(role, label, depth), clean_text(label, 100), tensor, node)
                     continue
@@ -176,6 +185,11 @@ class _Walk:
                 following.append(_Met(node, role, path))
             else:
                 stack.pop()
+
+    def _is_enough(self) -> bool:
+        """Tell whether tensors were listed so often that those known by a name need no other."""
+        known = len(self._listed)
+        return self._tensors - known >= _REPEATED + _REPEATED_EACH * known
 
     def _open(self, node: object) -> Iterator[Tuple[object, Any]]:
         """Return what containers there are in one, with their keys."""
@@ -203,6 +217,8 @@ class _Walk:
         return clean_text(front) or THE_WHOLE
 
     def _role(self, node: object, role: str, path: _Path) -> str:
+        if self._averaged and path.depth == 1 and path.label == "state_dict":
+            return EMA
         if role == OTHER:
             role = role_of(path.label) if 0 < path.depth <= _ROLE_DEPTH else OTHER
         return self._role_by_keys(node) if role == OTHER else role

@@ -102,8 +102,6 @@ class Machine:
 
     def _top_up(self) -> None:
         """Have the longest opcode with a fixed argument in the buffer, unless the pickle ends before."""
-        if self.left < 16 * len(self.memo):
-            raise TooLargeError("its objects would take more than %d MB" % (self._budget >> 20))
         position = self._base + self.at
         if position >= self._end:
             raise CutOffError("it is cut off")
@@ -111,7 +109,9 @@ class Machine:
             self._load(0)
 
     def _load(self, size: int) -> None:
-        """Fill the buffer from the next byte on, with `size` bytes at least."""
+        """Fill the buffer from the next byte on, with `size` bytes at least, unless the budget is spent."""
+        if self.left < 16 * len(self.memo):
+            raise TooLargeError("its objects would take more than %d MB" % (self._budget >> 20))
         position = self._base + self.at
         if position + size > self._end:
             raise CutOffError("it is cut off")
@@ -223,7 +223,7 @@ class Machine:
             raise PickleError("a global is named by a %s" % type(name).__name__)
         found = Global(module, name)
         self._use(found, "named")
-        self.push(found, 120)
+        self.push(found, 240)
 
     def call(self, func: Any, args: Any) -> None:
         """Put what calling a global would have returned on the stack."""
@@ -275,7 +275,7 @@ class Machine:
 
     def build(self, target: Any, state: Any) -> None:
         """Give an object its state; of plain mappings it is of no interest."""
-        self.left -= 32
+        self.left -= 96
         if isinstance(target, Global):
             # A class or function that is changed itself, for all who use it later.
             self._use(target, "changed")

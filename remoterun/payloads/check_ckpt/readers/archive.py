@@ -18,15 +18,16 @@ _END64 = b"PK\x06\x06"
 _LOCATOR64 = b"PK\x06\x07"
 # The end record and the longest comment that may follow it.
 _TAIL = 22 + 65535
-# 60,000 parameters, each with a step and two moments, need 18 MB.
+# 120,000 tensors need 9 MB; no more can be decoded.
 _MAX_DIRECTORY = 32 * 1024 * 1024
-MAX_ENTRIES = 241_000
+MAX_ENTRIES = 125_000
 # Records that are wrong are reported one by one, as far as anybody would read it.
 _MAX_FAULTS = 1_000
 _ENCRYPTED = 0x0001 | 0x0040 | 0x2000
 _U32, _U16 = 0xFFFFFFFF, 0xFFFF
-# A symbolic link, in the highest bits of the attributes.
+# A symbolic link, in the highest bits of the attributes, and a folder, in the lowest.
 _LINK = 0xA
+_FOLDER = 0x10
 # Up to the first bytes of the data, which torch puts on multiples of 64.
 _AHEAD = 128
 HEAD = 4
@@ -75,9 +76,10 @@ def read_directory(source: Source) -> Optional[Directory]:
     if end is None:
         return None
     if end.size > _MAX_DIRECTORY or end.entries > MAX_ENTRIES:
-        raise FlawedError(
-            "CK103", "the directory claims %s in %s bytes" % (count_of(end.entries, "record"), format(end.size, ","))
-        )
+        text = "the directory claims %s in %s bytes; no more than %s are looked at"
+        sizes = count_of(end.entries, "record"), format(end.size, ","), format(MAX_ENTRIES, ",")
+        honest = 46 * end.entries <= end.size <= end.offset - end.start
+        raise FlawedError("CK103", text % sizes, severity="suspect" if honest else None)
     if end.start + end.size > end.offset:
         raise FlawedError(
             "CK025", "the directory reaches beyond its own end record: offset %d, size %d" % (end.start, end.size)
@@ -113,9 +115,10 @@ def _find_end(source: Source) -> Optional[_End]:
     at = tail.rfind(_END, 0, max(0, len(tail) - 18))
     if at < 0:
         return None
-    entries, size, offset, comment = struct.unpack_from("<HIIH", tail, at + 10)
+    disk, first, here, entries, size, offset, comment = struct.unpack_from("<HHHHIIH", tail, at + 4)
     if at + 22 + comment > len(tail):
         raise FlawedError("CK025", "the end record claims a comment of %s" % count_of(comment, "byte"))
+    _check_disks(disk, first, here, entries)
     return _widened(source, start + at, (entries, size, offset), len(tail) - at - 22 - comment)
 
 
@@ -124,17 +127,27 @@ def _widened(source: Source, end: int, short: Tuple[int, int, int], trailing: in
     locator = source.read(end - 20, 20) if end >= 20 else b""
     if not locator.startswith(_LOCATOR64):
         return _End(end, *short, trailing)
-    (at,) = struct.unpack_from("<Q", locator, 8)
+    disk, at, disks = struct.unpack_from("<IQI", locator, 4)
     record = source.read(at, 56) if at <= source.size else b""
     if len(record) < 56 or not record.startswith(_END64):
         raise FlawedError("CK025", "the zip64 end record is not where its locator points (byte %d)" % at)
-    entries, size, offset = struct.unpack_from("<QQQ", record, 32)
+    _check_disks(disk, disks - 1, 0, 0)
+    length, disk, first, here, entries, size, offset = struct.unpack_from("<Q4xIIQQQQ", record, 4)
+    if length < 44:
+        raise FlawedError("CK025", "the zip64 end record claims to have %s" % count_of(length, "byte"))
     for small, large, limit in zip(short, (entries, size, offset), (_U16, _U32, _U32)):
         if small not in (large, limit):
             raise FlawedError(
                 "CK102", "the two end records disagree (%d and %d), so readers see different archives" % (small, large)
             )
+    _check_disks(disk, first, here, entries)
     return _End(at, entries, size, offset, trailing)
+
+
+def _check_disks(disk: int, first: int, here: int, entries: int) -> None:
+    """Refuse what is, or claims to be, one of several files; torch does."""
+    if disk or first or here != entries:
+        raise FlawedError("CK025", "the end of the archive says that it is one of several disks")
 
 
 class _Central(Record):
@@ -145,12 +158,13 @@ class _Central(Record):
     packed: int
     size: int
     header: int
+    disk: int
     attributes: int
 
 
 # version made by and needed, flags, method, time, date, CRC-32, packed size, size, lengths of name, extra and comment,
 # disk, internal attributes, attributes, header
-_CENTRAL_HEADER = struct.Struct("<4s4xHH4xIIIHHH4xII")
+_CENTRAL_HEADER = struct.Struct("<4s4xHH4xIIIHHHH2xII")
 _LOCAL_HEADER = struct.Struct("<4s2xHH16xHH")
 
 
@@ -161,15 +175,14 @@ def _central_entries(data: bytes, count: int) -> Iterator[_Central]:
         begin = at + 46
         if len(data) < begin or data[at : at + 4] != _CENTRAL:
             raise FlawedError("CK025", "the directory is damaged at its entry number %d" % number)
-        _, flags, method, crc, packed, size, name, extra, comment, attributes, header = _CENTRAL_HEADER.unpack_from(
-            data, at
-        )
+        found = _CENTRAL_HEADER.unpack_from(data, at)
+        _, flags, method, crc, packed, size, name, extra, comment, disk, attributes, header = found
         at = begin + name + extra + comment
         if at > len(data):
             raise FlawedError("CK025", "the directory is cut off at its entry number %d" % number)
         if _U32 in (packed, size, header):
             size, packed, header = _zip64(data[begin + name : at - comment], size, packed, header)
-        yield _Central(data[begin : begin + name], flags, method, crc, packed, size, header, attributes)
+        yield _Central(data[begin : begin + name], flags, method, crc, packed, size, header, disk, attributes)
     if number != count:
         held = "more records than" if number > count else "%s where" % count_of(number, "record")
         raise FlawedError("CK025", "the directory holds %s its end record says: %d" % (held, count))
@@ -228,8 +241,12 @@ def _fault(central: _Central, local: bytes) -> Optional[Tuple[str, str]]:
     """Return the rule and the words for what is wrong with a record."""
     if central.flags & _ENCRYPTED:
         return "CK102", "is marked as encrypted, which torch never does"
+    if central.disk:
+        return "CK025", "is said to lie on another disk"
     if central.attributes >> 28 == _LINK:
         return "CK102", "is a symbolic link"
+    if central.attributes & _FOLDER:
+        return "CK025", "is marked as a folder, so torch takes whatever is in memory for its data"
     if central.method or central.packed != central.size:
         return "CK102", "is compressed, which torch never does"
     if len(local) < 30 or not local.startswith(LOCAL):

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 # The pickles in front of a storage take less.
 _MOST_TEXT = 1024 * 1024
+# Beyond so many tensors of storages that others show, too, those that show the same in the same role are passed over.
+_MOST_SHARED = 10_000
 # Tensors that are wrong are reported one by one, as far as anybody would read it.
 _MOST_FAULTS = 1_000
 
@@ -105,11 +107,17 @@ class Objects:
         first = len(checkpoint.tensors)
         known: Set[str] = set()
         roles: Set[str] = set()
-        for item in survey(decoded.root):
-            self._place(item)
-            roles.add(item.role)
+        views: Set[Tuple[str, Stored]] = set()
+        for number, item in enumerate(survey(decoded.root)):
             if isinstance(item.tensor, Stored):
                 known.add(item.tensor.key)
+                if number - len(known) > _MOST_SHARED:
+                    view = item.role, item.tensor
+                    if view in views:
+                        continue
+                    views.add(view)
+            self._place(item)
+            roles.add(item.role)
         changed = settled(roles)
         for index, tensor in enumerate(checkpoint.tensors[first:], first):
             if tensor.role in changed:

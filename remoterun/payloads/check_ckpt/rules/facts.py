@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Dict, Iterator, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, Dict, List, Optional, Sequence, Tuple
 
 from ..find.names import step_in_name
 from ..model import Checkpoint, Number, State, Tensor
@@ -28,17 +28,23 @@ class Kept(Record):
     options: Dict[str, object]
 
 
-class Facts(Record):
-    """Bring together what the questions are asked of.
+class Facts:
+    """Bring together what the questions are asked of; what several of them need is put together once.
 
     `name` is where the checkpoint lies below the root, which may tell its step; `paths` are those of its files.
     """
 
-    checkpoint: Checkpoint
-    claims: Claims
-    scanned: Scanned
-    paths: Sequence[str]
-    name: str = ""
+    def __init__(
+        self, checkpoint: Checkpoint, claims: Claims, scanned: Scanned, paths: Sequence[str], name: str = ""
+    ) -> None:
+        self.checkpoint = checkpoint
+        self.claims = claims
+        self.scanned = scanned
+        self.paths = paths
+        self.name = name
+        self._matched: Optional[List[Dict[str, int]]] = None
+        self._kept: Optional[Dict[int, Kept]] = None
+        self._seen: Optional[List[Tuple[int, Tensor, Stats]]] = None
 
     @property
     def step(self) -> Optional[Number]:
@@ -61,24 +67,31 @@ class Facts(Record):
         whole = stats is not None and stats.elements and stats.elements == self.checkpoint.tensors[index].numel
         return stats if whole else None
 
-    def seen(self, roles: Tuple[str, ...]) -> Iterator[Tuple[int, Tensor, Stats]]:
-        """Yield the tensors of some roles of which all elements were looked at, none when some of them are missing."""
-        if not self.whole:
-            return
-        for index, tensor in enumerate(self.checkpoint.tensors):
-            stats = self.stats(index) if tensor.role in roles else None
-            if stats is not None:
-                yield index, tensor, stats
+    def seen(self, roles: Tuple[str, ...]) -> List[Tuple[int, Tensor, Stats]]:
+        """Return the tensors of some roles of which all elements were looked at, none when some of them are missing."""
+        if self._seen is None:
+            indexes = sorted(self.scanned.stats) if self.whole else []
+            known = ((index, self.stats(index)) for index in indexes)
+            tensors = self.checkpoint.tensors
+            self._seen = [(index, tensors[index], stats) for index, stats in known if stats is not None]
+        return [each for each in self._seen if each[1].role in roles]
+
+    def matched(self) -> List[Dict[str, int]]:
+        """Return for each optimizer which tensor, by its index, a parameter is, by its id; see `matched`."""
+        if self._matched is None:
+            self._matched = matched(self.checkpoint, self.paths)
+        return self._matched
 
     def kept(self) -> Dict[int, Kept]:
         """Return what an optimizer keeps of the model's tensors, by their index, as far as it is known of which."""
-        known = {}
-        for optimizer, found in zip(self.checkpoint.optimizers, matched(self.checkpoint, self.paths)):
-            options = {key: group.options for group in optimizer.groups for key in group.params}
-            for key, index in found.items():
-                if key in optimizer.states:
-                    known[index] = Kept(optimizer.states[key], options[key])
-        return known
+        if self._kept is None:
+            self._kept = {}
+            for optimizer, found in zip(self.checkpoint.optimizers, self.matched()):
+                options = {key: group.options for group in optimizer.groups for key in group.params}
+                for key, index in found.items():
+                    if key in optimizer.states:
+                        self._kept[index] = Kept(optimizer.states[key], options[key])
+        return self._kept
 
     def moved(self, kept: Kept) -> bool:
         """Tell whether a parameter must have changed since it was made."""

@@ -11,6 +11,7 @@ from typing import Callable, List, Optional, Tuple
 from ..records import Record
 
 POLYNOMIAL = 0xEDB88320
+_HIGHEST, _ALL = 1 << 31, (1 << 32) - 1
 _ADLER_BASE = 65521
 # Below this, the call costs more than the bytes.
 _SMALL = 4096
@@ -109,9 +110,10 @@ def join_adler(one: int, other: int, length: int) -> int:
 def times(left: int, right: int) -> int:
     """Multiply two polynomials over GF(2) modulo the CRC's; the highest bit is x to the power of 0."""
     result = 0
-    for bit in range(31, -1, -1):
-        if left >> bit & 1:
+    while left:
+        if left & _HIGHEST:
             result ^= right
+        left = left << 1 & _ALL
         right = right >> 1 ^ (POLYNOMIAL if right & 1 else 0)
     return result
 
@@ -119,10 +121,18 @@ def times(left: int, right: int) -> int:
 @functools.lru_cache(maxsize=256)
 def x_to(power: int) -> int:
     """Return a power of x modulo the CRC's polynomial."""
-    result, square = 1 << 31, 1 << 30
-    while power:
-        if power & 1:
-            result = times(square, result)
-        square = times(square, square)
-        power >>= 1
+    result, bit = _HIGHEST, 0
+    while power >> bit:
+        if power >> bit & 1:
+            result = times(_x_to_two_to(bit), result)
+        bit += 1
     return result
+
+
+@functools.lru_cache(maxsize=64)
+def _x_to_two_to(bit: int) -> int:
+    """Return x to a power of two."""
+    if not bit:
+        return 1 << 30
+    root = _x_to_two_to(bit - 1)
+    return times(root, root)

@@ -85,7 +85,6 @@ class Pass(Job):
             OSError: when a file can't be read.
         """
         task = self._tasks[number]
-        self._tallies = {}
         last = self._regions[task[-1].region]
         limit = last.offset + task[-1].stop
         crcs = [(part.region, part.start, self._scan(part, limit), part.stop - part.start) for part in task]
@@ -95,6 +94,7 @@ class Pass(Job):
         if changed:
             raise ChangedError(source.path, changed)
         seen = [(tensor, tally.pack()) for tensor, tally in self._tallies.items()]
+        self._tallies.clear()
         return sum(part.stop - part.start for part in task), crcs, seen
 
     def _scan(self, part: Part, limit: int) -> int:

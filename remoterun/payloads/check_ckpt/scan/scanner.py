@@ -96,6 +96,9 @@ class Scanner:
         self._sources = sources
         self._regions = regions
         self._on_bytes = on_bytes
+        self._scanned = Scanned({}, {}, {}, self._pairs.broken)
+        self._skimmed: List[int] = []
+        # What is not complete yet: parts of regions and of tensors. Of many small ones, there may be no room for more.
         self._crcs: Dict[int, List[Tuple[int, int, int]]] = {}
         self._tallies: Dict[int, List[Tuple[Any, ...]]] = {}
 
@@ -116,38 +119,45 @@ class Scanner:
         for file in sorted({region.file for region in self._regions}):
             self._sources[file]
         share(self._pass, workers, self._take)
-        crcs = {region: combine([part[1:] for part in sorted(parts)]) for region, parts in self._crcs.items()}
-        counts: Dict[int, Counts] = {}
-        stats: Dict[int, Stats] = {}
-        skimmed = []
+        for region, parts in self._crcs.items():
+            self._scanned.crcs[region] = combine([part[1:] for part in sorted(parts)])
         for tensor in list(self._tallies):
             # Each begins with its position.
             first, *rest = sorted(self._tallies.pop(tensor))
             tally = Tally.unpack(first)
             for other in rest:
                 tally.join(Tally.unpack(other))
-            found = tally.counts()
-            if found is not None:
-                counts[tensor] = found
-            if not tally.looked:
-                skimmed.append(tensor)
-            place = self._places[tensor]
-            elements = tally.size * 8 // place.dtype.bits
-            stats[tensor] = tally.stats(elements, place.pages, crcs.get(self._pass.alone.get(tensor, -1)))
-        return Scanned(crcs, counts, stats, self._pairs.broken, self._pairs.unpaired, skimmed)
+            self._finish(tensor, tally)
+        return self._scanned._replace(unpaired=self._pairs.unpaired, skimmed=self._skimmed)
 
     def _take(self, result: Tuple[int, List[Tuple[int, int, int, int]], List[Tuple[int, Tuple[Any, ...]]]]) -> None:
         """Take what one piece of work brought."""
         size, crcs, tallies = result
         for region, start, crc, length in crcs:
-            self._crcs.setdefault(region, []).append((start, crc, length))
+            if length == self._regions[region].size:
+                self._scanned.crcs[region] = crc
+            else:
+                self._crcs.setdefault(region, []).append((start, crc, length))
         for tensor, packed in tallies:
-            # The sums of blocks, which are last, are not kept.
-            self._tallies.setdefault(tensor, []).append((*packed[:-1], []))
+            tally = Tally.unpack(packed)
             if tensor in self._pairs:
-                tally = Tally.unpack(packed)
                 self._pairs.take(tensor, tally.size, tally.blocks, finite=tally.first < 0)
+            if tally.size == self._places[tensor].size:
+                self._finish(tensor, tally)
+            else:
+                # The sums of blocks, which are last, are not kept.
+                self._tallies.setdefault(tensor, []).append((*packed[:-1], []))
         self._on_bytes(size)
+
+    def _finish(self, tensor: int, tally: Tally) -> None:
+        """Note what was seen of a tensor that is complete, and so is its region where it has one to itself."""
+        found, scanned, place = tally.counts(), self._scanned, self._places[tensor]
+        if found is not None:
+            scanned.counts[tensor] = found
+        if not tally.looked:
+            self._skimmed.append(tensor)
+        crc = scanned.crcs.get(self._pass.alone.get(tensor, -1))
+        scanned.stats[tensor] = tally.stats(tally.size * 8 // place.dtype.bits, place.pages, crc)
 
 
 def _smallest(places: Dict[int, Place], most: Optional[int]) -> Optional[Set[int]]:

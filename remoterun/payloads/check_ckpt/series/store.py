@@ -7,12 +7,12 @@ still the same. A folder that can't be trusted or written to is not used, which 
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import stat
 import struct
 import zlib
+from _blake2 import blake2b
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 from ..records import Record
@@ -63,7 +63,7 @@ def identify(paths: Sequence[str]) -> Tuple[Identity, ...]:
 
 def key_of(name: str, files: Sequence[Identity], *, deep: bool) -> str:
     """Name what is kept of a checkpoint: of its values, or of its headers alone; its own name tells its step, too."""
-    return hashlib.sha256(json.dumps([RULES_VERSION, deep, name, files]).encode("ascii")).hexdigest()
+    return blake2b(json.dumps([RULES_VERSION, deep, name, files]).encode("ascii"), digest_size=32).hexdigest()
 
 
 def is_settled(files: Sequence[Identity], now: float) -> bool:

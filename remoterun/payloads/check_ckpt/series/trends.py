@@ -87,7 +87,8 @@ def _less(one: Optional[float], other: Optional[float]) -> bool:
 
 
 def _shown(number: Optional[float]) -> str:
-    return "%d" % number if number is not None and number == int(number) else "%g" % (number or 0)
+    number = number or 0
+    return "%d" % number if abs(number) < 1e15 and number == int(number) else "%g" % number
 
 
 def _times_back(cards: Sequence[Card]) -> Iterator[Trend]:

@@ -112,6 +112,21 @@ def test_averaged_weights_are_weights_but_no_parameters(tmp_path: Path) -> None:
     assert "averaged weights model_ema.0.bias" in heard.of("CK001")["message"]
 
 
+def test_weights_that_lightning_averages_are_no_parameters(tmp_path: Path) -> None:
+    """Its callback saves them where the model's usually are, and those beside them."""
+    averaged = {name: value / 2 for name, value in WEIGHTS.items()}
+    state = {"state_dict": averaged, "current_model_state": WEIGHTS, "averaging_state": {"n_averaged": torch.tensor(3)}}
+    heard = found({**state, "pytorch-lightning_version": "2.6.6", "global_step": 3}, tmp_path)
+    assert (heard.record["params"], heard.record["verdict"]) == (PARAMS, "ok")
+
+
+def test_every_weight_keeps_its_role_where_two_state_dicts_share_them(tmp_path: Path) -> None:
+    """At the first step, averaged weights may be the model's own."""
+    weights = {f"w{number}": torch.full((2,), float(number)) for number in range(1_500)}
+    record = found({"ema": dict(weights), "model": weights}, tmp_path).record
+    assert (record["params"], record["tensors"], record["verdict"]) == (3_000, 3_000, "ok")
+
+
 def test_the_same_object_under_two_keys_keeps_its_better_name(tmp_path: Path) -> None:
     record = found({"last": WEIGHTS, "model": WEIGHTS}, tmp_path).record
     assert record["params"] == PARAMS

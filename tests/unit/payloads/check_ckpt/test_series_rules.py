@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from remoterun.payloads.check_ckpt.model import MODEL, OPTIMIZER, Found
@@ -528,7 +528,12 @@ _cards = st.builds(
 )
 
 
+def _far(path: str, order: float, step: float, optimizer_step: float) -> tuple[Card, list[Mark]]:
+    return Card(order=order, path=path, step=step, optimizer_step=optimizer_step), []
+
+
 @given(st.lists(st.tuples(_cards, st.lists(_marks, max_size=8)), min_size=1, max_size=6), _number)
+@example([_far("a", 0, 2, 0), _far("b", 0, -8e307, 1e308), _far("c", 1, 2, 0)], 0.0)
 def test_no_numbers_break_a_comparison(given_: list[tuple[Card, list[Mark]]], now: float) -> None:
     chains = Chains({"": len(given_)}, [card for card, _ in given_[::2]], now)
     links = [Link(card.path, Profile(card, lambda marks=marks: marks)) for card, marks in given_]  # type: ignore[misc]

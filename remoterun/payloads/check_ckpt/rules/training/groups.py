@@ -8,7 +8,7 @@ from typing import Dict, Iterator, List, Tuple
 
 from ...model import MODEL, Found, Optimizer, State, count_of
 from ..facts import Facts
-from ..parameters import matched, shaped_state
+from ..parameters import shaped_state
 from ..rule import BAD, INFO, SUSPECT
 from .steps import called
 
@@ -113,7 +113,7 @@ def _shapes(facts: Facts) -> Iterator[Found]:
     tensors = facts.checkpoint.tensors
     if not any(group.names for optimizer in facts.checkpoint.optimizers for group in optimizer.groups):
         return
-    for optimizer, found in zip(facts.checkpoint.optimizers, matched(facts.checkpoint, facts.paths)):
+    for optimizer, found in zip(facts.checkpoint.optimizers, facts.matched()):
         odd: List[Tuple[str, int]] = []
         same = 0
         for key, index in found.items():
