@@ -115,6 +115,14 @@ def test_it_shows_the_play_and_clears_up(temporary: Path) -> None:
     assert list(temporary.iterdir()) == []
 
 
+def test_the_readme_shows_what_it_prints(temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    readme = (Path(__file__).parents[2] / "README.md").read_text("utf-8")
+    shown = readme.partition("$ remoterun play check-ckpt\n")[2].partition("```")[0]
+    assert re.sub(r"\d+\.\d+ s\b", "TIME", demo().stdout.rstrip()) == re.sub(r"\d+\.\d+ s\b", "TIME", shown.rstrip())
+    assert list(temporary.iterdir()) == []
+
+
 def test_standard_output_is_one_document(temporary: Path) -> None:
     done = demo("--output", "json")
     document = strict_json(done.stdout.encode())
