@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import errno
+import math
 import os
 import time
 from typing import TYPE_CHECKING, Callable, Counter, Dict, List, Optional, Sequence, Tuple
@@ -176,6 +177,9 @@ class Auditor:
         record["findings"] = sorted({each.rule for each in found})
         if ignored:
             record["ignored"] = ignored
+        card = entry.card
+        if card is not None and not card.odd[0] and card.norm is not None and card.norm < math.inf:
+            record["weight_norm"] = float("%.6g" % card.norm)
         if entry.recalled:
             record.update(cached=True, checked_at=_date(entry.checked_at))
         step = record["step"] if "step_from" not in record else None

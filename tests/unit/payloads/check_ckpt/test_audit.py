@@ -78,6 +78,19 @@ def test_ten_checkpoints_of_which_three_are_broken(ten: Path, engine: str) -> No
     assert heard.steps[-1][:3] == (total, total, "bytes")
 
 
+@pytest.mark.parametrize("engine", ENGINES)
+def test_the_norm_of_the_weights_is_told_where_it_is_one(tmp_path: Path, engine: str) -> None:
+    torch.manual_seed(7)
+    weights = {"linear.weight": torch.randn(300, 7), "linear.bias": torch.randn(300), "norm.running_var": torch.ones(9)}
+    save({"model_state_dict": weights, "step": 1}, tmp_path / "step_1" / "model.pt")
+    spoiled = {**weights, "linear.bias": torch.full((300,), float("nan"))}
+    save({"model_state_dict": spoiled, "step": 2}, tmp_path / "step_2" / "model.pt")
+    records = {record["step"]: record for record in audit(tmp_path, engine=engine).records}
+    norm = torch.cat([weights["linear.weight"].flatten(), weights["linear.bias"]]).double().norm().item()
+    assert records[1]["weight_norm"] == pytest.approx(norm, rel=1e-5)
+    assert "weight_norm" not in records[2]
+
+
 def test_only_the_newest_and_only_what_matches(ten: Path) -> None:
     assert [record["name"] for record in audit(ten, newest=2).records] == ["step_1000", "step_900"]
     assert [record["name"] for record in audit(ten, match="step_[12]00").records] == ["step_200", "step_100"]
