@@ -101,7 +101,8 @@ def remove(name: str) -> list[str]:
 def _without(text: str, name: str) -> tuple[str, int]:
     """Return a crontab without a schedule's lines, and where they stood, or its end."""
     begin, end = _marks(name)
-    found = text.splitlines(keepends=True)
+    # Only a line break ends a line of cron.
+    found = re.findall(r"[^\n]*\n|[^\n]+", text)
     bare = [line.rstrip("\r\n") for line in found]
     starts = [number for number, line in enumerate(bare) if line.startswith(begin.partition(" (")[0])]
     ends = [number for number, line in enumerate(bare) if line == end]
@@ -143,12 +144,11 @@ def _write(before: str, after: str, what: str) -> list[str]:
 
 def _run(argv: list[str], stdin: str = "") -> subprocess.CompletedProcess[str]:
     try:
-        return subprocess.run(
+        done = subprocess.run(
             argv,
-            input=stdin,
+            # Bytes: as text, other people's carriage returns would become line breaks.
+            input=stdin.encode("utf-8", "surrogateescape"),
             capture_output=True,
-            encoding="utf-8",
-            errors="surrogateescape",
             # Its messages are read here.
             env={**os.environ, "LC_ALL": "C"},
             timeout=_COMMAND_S,
@@ -156,3 +156,5 @@ def _run(argv: list[str], stdin: str = "") -> subprocess.CompletedProcess[str]:
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise ConfigError(f"{argv[0]} did not do its work: {error}") from error
+    said = (data.decode("utf-8", "surrogateescape") for data in (done.stdout, done.stderr))
+    return subprocess.CompletedProcess(argv, done.returncode, *said)

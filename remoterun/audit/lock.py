@@ -191,5 +191,5 @@ def _read(fd: int) -> Holder | None:
             started_at=clean(str(value["started_at"])),
             runs=tuple(clean(str(run)) for run in value["runs"]),
         )
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return Holder()

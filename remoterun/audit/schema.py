@@ -6,7 +6,7 @@ from typing import Annotated, Literal, TypeAlias
 
 from pydantic import AfterValidator, Field
 
-from remoterun.audit.words import KEEP_AT_MOST_S, TEMPLATES, check_template
+from remoterun.audit.words import KEEP_AT_MOST_S, SPLAY_AT_MOST_S, TEMPLATES, check_template
 from remoterun.inventory import words
 from remoterun.inventory.schema import Duration, FileModel, Name, Path, SecretFile, Vetted
 from remoterun.model import format_duration, parse_duration
@@ -20,8 +20,11 @@ def _kept(text: str) -> str:
 
 
 def _bounded(text: str) -> str:
-    if parse_duration(text) is None:
+    seconds = parse_duration(text)
+    if seconds is None:
         raise ValueError("none is no wait: leave the key out")
+    if seconds > SPLAY_AT_MOST_S:
+        raise ValueError(f"{text} is too long: at most 30d")
     return text
 
 

@@ -65,12 +65,15 @@ def load_state(folder: Path) -> State:
             failing=Event.read(value["failing"]) if value["failing"] else None,
             waiting={name: _read_waiting(kept) for name, kept in value["waiting"].items()},
         )
-    except (KeyError, TypeError, AttributeError) as error:
+    except (LookupError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"{path} is damaged") from error
 
 
 def _read_reported(value: Mapping[str, Json]) -> Reported:
     told = Told(findings=_read_events(value["findings"]), silent=_read_events(value["silent"]))
+    for key in told.findings:
+        if not isinstance(json.loads(key)[0], str):
+            raise TypeError("the key of a finding begins with its target")
     return Reported(run_id=str(value["run"]), told=told)
 
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 KEEP_AT_MOST_S: Final = 90 * 86400.0
+SPLAY_AT_MOST_S: Final = 30 * 86400.0
 
 TEMPLATES: Final[Mapping[str, str]] = MappingProxyType(
     {

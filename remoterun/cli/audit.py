@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from remoterun.audit import BUSY_STATUS, BusyError, Ending, ExitOn, exit_code, load_settings
+from remoterun.audit.words import SPLAY_AT_MOST_S
 from remoterun.cli import completing, signals
 from remoterun.cli.options import ProjectOption  # noqa: TC001  # typer reads it
 from remoterun.cli.output import tell, write_document, write_pieces
@@ -118,6 +119,8 @@ def _seconds(text: str) -> float:
         seconds = parse_duration(text)
     except ConfigError as error:
         raise ConfigError(Problem(path="--splay", message=error.problems[0].message)) from error
+    if seconds is not None and seconds > SPLAY_AT_MOST_S:
+        raise ConfigError(Problem(path="--splay", message=f"{text} is too long: at most 30d"))
     return seconds or 0.0
 
 

@@ -186,6 +186,8 @@ def into(name: str | None) -> Iterator[None]:
 
 def _open_for(place: Path) -> tuple[int, Path | None]:
     """Open what is written, and say by which name it passes on its way to its place; None where it is there already."""
+    from pathlib import Path
+
     try:
         found: os.stat_result | None = place.stat()
     except FileNotFoundError:
@@ -195,6 +197,8 @@ def _open_for(place: Path) -> tuple[int, Path | None]:
     # Names have 255 bytes at most, and processes of containers have the same few numbers again and again.
     beside = place.with_name(f".{place.name[:_KEPT_CHARS]}.{os.urandom(6).hex()}.tmp")
     try:
+        # Its name comes by way of /proc.
+        Path("/proc/self/fd").stat()
         file = os.open(place.parent, os.O_WRONLY | os.O_TMPFILE | os.O_CLOEXEC, 0o666)
     except (OSError, AttributeError):
         # Not every file system has files without a name, and only Linux has them at all.

@@ -119,7 +119,7 @@ def reading() -> Iterator[None]:
     """
     try:
         yield
-    except (zlib.error, ValueError, LookupError, TypeError, AttributeError) as error:
+    except (zlib.error, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise sqlite3.DatabaseError(f"a value in it is damaged ({type(error).__name__}: {error})") from error
 
 

@@ -430,6 +430,7 @@ def test_what_it_kept_is_damaged(fleet: Fleet) -> None:
         (None, (), "audit.yaml: is not there, and no playbook was named"),
         ("playbooks: [look]\nalert: {}\n", (), "did you mean alerts?"),
         (AUDIT, ("--splay", "soon"), "--splay: 'soon' is not a duration"),
+        (AUDIT, ("--splay", "999999d"), "--splay: 999999d is too long"),
         (AUDIT + ALERTS, (), "chat.url cannot be read"),
     ],
 )

@@ -113,6 +113,16 @@ def test_a_first_crontab(desk: Desk, said: str, status: int) -> None:
         assert desk.table.read_text().splitlines()[1].startswith("0 * * * * ")
 
 
+def test_bytes_of_others_are_left_as_they_are(desk: Desk) -> None:
+    desk.has("crontab", CRONTAB)
+    others = b"0 1 * * * /bin/one\r\n0 2 * * * /bin/two \r \x0c \x85 \xff \xe2\x80\xa8 end\n0 3 * * * /bin/three\n"
+    desk.table.write_bytes(others)
+    assert desk.run("install", "--cron", "--every", "6h").status == 0
+    assert desk.table.read_bytes().startswith(others)
+    assert desk.run("remove", "--cron").status == 0
+    assert desk.table.read_bytes() == others
+
+
 def test_two_projects_in_one_crontab(desk: Desk, tmp_path: Path) -> None:
     desk.has("crontab", CRONTAB)
     desk.run("install", "--cron")

@@ -113,6 +113,7 @@ alerts:
         ("playbooks: [probe]\nalerts: {to: {chat: {env: A, file: b}}}\n", "must say one of env, file and command"),
         ("playbooks: [probe]\nexit_on: change\n", "did you mean changed?"),
         ("playbooks: [probe]\nsplay: 5\n", "5 is not a duration"),
+        ("playbooks: [probe]\nsplay: 31d\n", "31d is too long"),
     ],
 )
 def test_one_problem(tmp_path: Path, text: str, said: str) -> None:

@@ -100,7 +100,7 @@ def test_an_error_is_no_cut(tmp_path: Path) -> None:
         assert lock.cut is None
 
 
-@pytest.mark.parametrize("words", [b"{", b"[1]", b'{"pid": null}', b"\xff" * 40, b'{"pid": 1, "runs": 3}'])
+@pytest.mark.parametrize("words", [b"{", b"[1]", b'{"pid": null}', b"\xff" * 40, b'{"pid": 1, "runs": 3}', b"[" * 9000])
 def test_words_that_nobody_can_read(tmp_path: Path, words: bytes) -> None:
     (tmp_path / "lock").write_bytes(words)
     with Lock.take(tmp_path, Path("/srv/fleet")) as lock:

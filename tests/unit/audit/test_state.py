@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from remoterun.audit.ledger import Event, Told
-from remoterun.audit.state import Reported, State, Waiting, load_state, save_state
+from remoterun.audit.state import SCHEMA, Reported, State, Waiting, load_state, save_state
 from remoterun.audit.words import TEMPLATES
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
@@ -22,10 +23,11 @@ EVENTS = st.builds(
     count=st.integers(0, 10**6),
 )
 KNOWN = st.dictionaries(TEXTS, EVENTS, max_size=3)
+FINDINGS = st.dictionaries(st.lists(TEXTS, min_size=1, max_size=6).map(json.dumps), EVENTS, max_size=3)
 STATES = st.builds(
     State,
     reported=st.dictionaries(
-        TEXTS, st.builds(Reported, run_id=TEXTS, told=st.builds(Told, findings=KNOWN, silent=KNOWN)), max_size=2
+        TEXTS, st.builds(Reported, run_id=TEXTS, told=st.builds(Told, findings=FINDINGS, silent=KNOWN)), max_size=2
     ),
     failing=st.none() | EVENTS,
     waiting=st.dictionaries(
@@ -49,6 +51,13 @@ def test_it_comes_back_as_it_was(tmp_path: Path, state: State) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["state.json"]
 
 
+def _known(key: str) -> str:
+    """Return the text of a state in which a finding is known by this key."""
+    finding = Event(template="new", target="a", rule="CK001", severity="bad").document()
+    told = {"run": "20261130T000000Z-00000000", "findings": {key: finding}, "silent": {}}
+    return json.dumps({"schema": SCHEMA, "reported": {"x": told}, "failing": None, "waiting": {}})
+
+
 def test_nothing_kept_is_nothing_known(tmp_path: Path) -> None:
     assert load_state(tmp_path) == State()
 
@@ -65,6 +74,11 @@ def test_nothing_kept_is_nothing_known(tmp_path: Path) -> None:
         '{"schema": "remoterun/audit-state/1", "reported": {}, "failing": {"template": "new"}, "waiting": {}}',
         '{"schema": "remoterun/audit-state/1", "reported": {}, "failing": null, "waiting": {"x": {"events": {}}}}',
         '{"schema": "remoterun/audit-state/1", "reported": {}, "failing": 7, "waiting": {}}',
+        "[" * 100_000,
+        _known("["),
+        _known("[]"),
+        _known("{}"),
+        _known("[1]"),
     ],
 )
 def test_what_is_damaged_is_said(tmp_path: Path, text: str) -> None:
