@@ -273,7 +273,7 @@ def test_neither_ssh_nor_what_speaks_it_is_needed(folder: Path) -> None:
     code = (
         "import sys; sys.modules['asyncssh'] = None\n"
         "from remoterun.__main__ import main\n"
-        "sys.argv = ['remoterun', 'check', 'good', '-o', 'json']; main()"
+        "sys.argv = ['remoterun', 'check', 'good', '--output', 'json']; main()"
     )
     done = subprocess.run(
         [sys.executable, "-c", code],

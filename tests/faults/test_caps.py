@@ -182,4 +182,4 @@ def test_the_controller_stays_small_whatever_all_its_targets_say(of: tuple[str, 
     argv = [sys.executable, "-m", "benchmarks.memory", "--targets", "24", "--of", *of]
     root = Path(__file__).parents[2]
     done = subprocess.run(argv, capture_output=True, check=True, timeout=300, cwd=root)
-    assert json.loads(done.stdout.splitlines()[-1])["rss_mib"] < 120
+    assert json.loads(done.stdout.splitlines()[-1])["rss_mib"] < 150

@@ -83,9 +83,14 @@ def test_a_training_checkpoint_is_ok(tmp_path: Path, engine: str) -> None:
         "seconds": record["seconds"],
         "engine": engine,
         "crc": record["crc"],
+        "weight_norm": pytest.approx(_norm(torch.load(path)["model_state_dict"]), rel=1e-5),
     }
     assert heard.findings == []
     assert heard.summary["resume_from"] == "step_2000"
+
+
+def _norm(weights: dict[str, torch.Tensor]) -> float:
+    return float(torch.cat([each.flatten() for each in weights.values()]).double().norm())
 
 
 @pytest.mark.parametrize("engine", ENGINES)
