@@ -243,6 +243,7 @@ class _Threads:
         self._loop = asyncio.get_running_loop()
         self._outgoing: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._lock, self._waiting = threading.Lock(), 0
+        self._errors = threading.Lock()
         self._may_read = threading.Event()
         self._may_read.set()
         self._writer: threading.Thread | None = None
@@ -294,11 +295,22 @@ class _Threads:
                 break
             self._tell(self._session.feed, data)
         if self._channel.eof_received:
+            self._take_errors()
             self._tell(self._session.feed_eof)
 
     def _read_errors(self) -> None:
-        while data := self._received(self._channel.recv_stderr):
-            self._tell(self._session.feed_error, data)
+        come = threading.Event()
+        self._channel.in_stderr_buffer.set_event(come)
+        while not (self._channel.closed or self._channel.eof_received):
+            come.wait()
+            self._take_errors()
+        self._take_errors()
+
+    def _take_errors(self) -> None:
+        """Tell what has come on stderr, before anything that came after it."""
+        with self._errors:
+            while self._channel.recv_stderr_ready():
+                self._tell(self._session.feed_error, self._received(self._channel.recv_stderr))
 
     def _received(self, receive: Callable[[int], bytes]) -> bytes:
         try:
@@ -321,6 +333,7 @@ class _Threads:
 
     def _wait(self, reader: threading.Thread) -> None:
         status = self._channel.recv_exit_status()
+        self._take_errors()
         if status >= 0:
             self._tell(self._session.ended, Exit(status=status))
         reader.join()

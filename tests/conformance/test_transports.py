@@ -113,6 +113,8 @@ def test_a_signal_is_told_by_its_name(place: Place) -> None:
                 if host.transport != "fabric":
                     raise
                 continue
+            if host.transport == "fabric" and how.lost:
+                continue
             # The login shell, if it has not become the program, tells of a signal in its own way.
             assert how in (Exit(signal=name), Exit(status={"KILL": 137, "TERM": 143}[name]))
 
