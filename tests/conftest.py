@@ -12,8 +12,8 @@ import pytest
 
 from tests.support.lab import Lab, missing
 from tests.support.lab.pythons import pythons
+from tests.support.programs import NO_SKIP
 
-NO_SKIP = os.environ.get("REMOTERUN_NO_SKIP") == "1"
 SEED = int(os.environ.get("REMOTERUN_SEED") or random.SystemRandom().randrange(2**32))
 
 hypothesis.settings.register_profile("ci", derandomize=False, deadline=None, print_blob=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import pytest
 from remoterun.model import Json, Run
 from remoterun.report.page import page
 from tests.browser.chromium import Browser, browser, missing
+from tests.support.programs import lacking
 
 Write = Callable[..., Path]
 
@@ -20,8 +20,7 @@ def shared_browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser
     """Start a browser, or say what is missing: a failure where REMOTERUN_NO_SKIP=1 forbids skipping."""
     reasons = missing()
     if reasons:
-        say = pytest.fail if os.environ.get("REMOTERUN_NO_SKIP") == "1" else pytest.skip
-        say(f"a page can't be looked at: {'; '.join(reasons)}")
+        lacking(f"a page can't be looked at: {'; '.join(reasons)}")
     with browser(tmp_path_factory.mktemp("profile")) as started:
         yield started
 

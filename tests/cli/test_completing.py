@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from tests.support.programs import needed
 from tests.support.project import REMOTERUN, Project
 
 INVENTORY = f"""\
@@ -118,16 +118,6 @@ def test_hostile_names_are_not_offered(project: Project) -> None:
 # --- real shells ------------------------------------------------------------------------------------------------------
 
 
-def shell(name: str) -> str:
-    """Return the path of a shell."""
-    found = shutil.which(name)
-    if found is None:
-        if os.environ.get("REMOTERUN_NO_SKIP") == "1":
-            pytest.fail(f"{name} is not installed, and REMOTERUN_NO_SKIP=1")
-        pytest.skip(f"{name} is not installed")
-    return found
-
-
 def script_for(name: str, folder: Path) -> Path:
     """Write what a shell has to source."""
     env = {**os.environ, "_REMOTERUN_COMPLETE": f"source_{name}"}
@@ -153,7 +143,7 @@ def test_bash_completes(project: Project) -> None:
         "_remoterun_completion remoterun; printf '%s\\n' \"${COMPREPLY[@]}\""
     )
     done = subprocess.run(
-        [shell("bash"), "-c", asked], env=on_path(project.folder), capture_output=True, check=True, timeout=60
+        [needed("bash"), "-c", asked], env=on_path(project.folder), capture_output=True, check=True, timeout=60
     )
     assert done.stdout.decode().split() == ["kpro6/200", "kpro6/201"]
 
@@ -162,7 +152,7 @@ def test_fish_completes_with_explanations(project: Project) -> None:
     script = script_for("fish", project.folder)
     asked = f"source {script}; complete -C 'remoterun play '"
     done = subprocess.run(
-        [shell("fish"), "--no-config", "-c", asked],
+        [needed("fish"), "--no-config", "-c", asked],
         env=on_path(project.folder),
         capture_output=True,
         check=True,

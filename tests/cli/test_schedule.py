@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.programs import needed
 from tests.support.project import REMOTERUN, Result
 
 # Keeps the crontab in a file, and says what Debian's cron says where there is none.
@@ -245,9 +246,7 @@ def test_no_systemd(desk: Desk, own_home: Path) -> None:
 @pytest.mark.parametrize("kind", ["--user", "--system"])
 @pytest.mark.parametrize("name", ["fleet", 'it\'s 100% a $HOME "fleet" \\ #'])
 def test_systemd_takes_the_units(tmp_path: Path, kind: str, name: str) -> None:
-    program = shutil.which("systemd-analyze")
-    if program is None:
-        pytest.skip("no systemd-analyze here")
+    program = needed("systemd-analyze")
     desk = Desk(tmp_path, name)
     units = tmp_path / "units"
     for when in (("--every", "90m"), ("--calendar", "Mon..Fri 06:30")):
@@ -263,8 +262,7 @@ def test_systemd_takes_the_units(tmp_path: Path, kind: str, name: str) -> None:
 
 
 def test_a_calendar_that_systemd_does_not_know(tmp_path: Path, desk: Desk) -> None:
-    if shutil.which("systemd-analyze") is None:
-        pytest.skip("no systemd-analyze here")
+    needed("systemd-analyze")
     result = desk.run("show", "--user", "--calendar", "Mon 26:00", environment={"PATH": os.environ["PATH"]})
     assert result.status == 2
     assert "'Mon 26:00' is no calendar expression of systemd" in result.stderr

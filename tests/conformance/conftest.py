@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +12,7 @@ import asyncssh
 import pytest
 
 from tests.conformance.servers import Keys, Sshd, StartSshd, free_port, running_sshd
+from tests.support.programs import needed
 
 
 @pytest.fixture(scope="session")
@@ -41,11 +41,7 @@ def _own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def sshd(keys: Keys, tmp_path: Path) -> Iterator[StartSshd]:
     """Start real servers: `sshd("MaxSessions 1", host_keys=("host_ed25519",))`."""
-    program = shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
-    if program is None:
-        if os.environ.get("REMOTERUN_NO_SKIP") == "1":
-            pytest.fail("OpenSSH's sshd is not installed, and REMOTERUN_NO_SKIP=1")
-        pytest.skip("OpenSSH's sshd is not installed")
+    program = needed("sshd", f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
     if os.geteuid() == 0:
         # What the service would do; it stays, because another sshd may be using it by then.
         Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)

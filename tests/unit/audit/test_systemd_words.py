@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import pytest
 from remoterun.audit.schedule import Schedule
 from remoterun.audit.systemd import units
 from remoterun.errors import ConfigError
+from tests.support.programs import needed
 
 
 def _service(project: str, program: str = "/bin/true") -> str:
@@ -37,12 +37,15 @@ def test_what_is_not_utf8_is_refused() -> None:
         _service(os.fsdecode(b"/srv/fleet\xff"))
 
 
-@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="there is no systemd-analyze")
 @pytest.mark.parametrize("name", ["fleet\\", "a 100% $HOME %h", 'it\'s "exact" #;', "\u65e5\u672c"])
 def test_systemd_takes_them(tmp_path: Path, name: str) -> None:
     path = tmp_path / "audit.service"
     path.write_text(_service(f"/srv/{name}"), "utf-8")
     done = subprocess.run(
-        ["systemd-analyze", "verify", "--man=no", str(path)], capture_output=True, text=True, timeout=60, check=False
+        [needed("systemd-analyze"), "verify", "--man=no", str(path)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
     )
     assert str(path) not in done.stderr, done.stderr
