@@ -20,6 +20,7 @@ from jsonschema import Draft202012Validator
 from remoterun.audit.document import audit_schema
 from remoterun.history import History, HistoryError
 from tests.support.lab import wait_for
+from tests.support.programs import lacking
 from tests.support.project import Project, Result, end, strict_json
 from tests.support.receiver import Receiver, receiving
 from tests.support.reports import failures, metric, page_data
@@ -472,7 +473,7 @@ def test_an_account_that_nobody_knows(fleet: Fleet) -> None:
     """Services and containers run as numbers without a name, and so without a home."""
     strange = ["unshare", "--user", "--map-user=54321", "--map-group=54321"]
     if shutil.which("unshare") is None or subprocess.run([*strange, "true"], check=False).returncode:
-        pytest.skip("no user namespaces here")
+        lacking("no user namespaces here")
     fleet.prefix = strange
     document = fleet.audit("--output", "json").document
     assert (document["status"], document["runs"][0]["counts"]["ok"]) == ("ok", 2)

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.lab import wait_for
+from tests.support.programs import lacking
 from tests.support.project import REMOTERUN, Project, Result
 
 DATA = Path(__file__).parents[2] / "remoterun/lab/data"
@@ -327,7 +328,7 @@ def test_root_is_not_needed(folder: Path, own_home: Path) -> None:
     if os.geteuid() == 0:
         said = subprocess.run([*UNPRIVILEGED, "id", "-u"], capture_output=True, text=True, check=False)
         if said.stdout.strip() != "1000":
-            pytest.skip(f"this machine lets nobody be another user: {said.stderr.strip()}")
+            lacking(f"this machine lets nobody be another user: {said.stderr.strip()}")
         before = UNPRIVILEGED
     result = check(folder, "good", "bad", "--output", "json", before=before)
     assert result.status == 1, result

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.programs import lacking
 from tests.support.project import REMOTERUN, Project, Result, piped, strict_json
 
 INVENTORY = f"""\
@@ -245,7 +246,7 @@ def test_a_history_that_can_not_be_written_costs_one_line(project: Project, tmp_
 
 def test_a_full_disk_costs_one_line(project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if os.geteuid() != 0:
-        pytest.skip("only root can mount a small disk")
+        lacking("only root can mount a small disk")
     disk = tmp_path / "small"
     disk.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=160k", "tmpfs", disk], check=True)

@@ -16,7 +16,6 @@ from tests.faults.test_lease import Legs
 from tests.support.here import payload, play
 from tests.support.lab import Guest, Lab, LabHost, guest, wait_for
 from tests.support.lab.pythons import pythons
-from tests.support.lab.requirements import missing
 from tests.support.project import Project, write_project
 from tests.support.watched import Watched
 
@@ -172,7 +171,7 @@ exec unshare --time --fork --monotonic $$0000 --boottime $$0000 -- {python} "$@"
 """
 
 
-@pytest.mark.skipif(bool(missing()), reason="time namespaces need root")
+@pytest.mark.lab
 def test_processes_of_a_target_may_have_clocks_of_their_own(tmp_path: Path) -> None:
     """Each connection finds another uptime, as after a live migration; the supervisor keeps the one it began with."""
     python = tmp_path / "python"

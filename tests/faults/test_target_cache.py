@@ -20,6 +20,7 @@ from remoterun.catalog import Catalog
 from remoterun.model import CacheWork, ExecWork, Outcome, Pack, PayloadWork, Status
 from tests.support.here import ENDS, packed, payload, play
 from tests.support.lab.pythons import pythons
+from tests.support.programs import lacking
 
 # Written long before any test runs: what was just changed is not remembered.
 CHECKPOINTS = Path(__file__).parents[2] / "remoterun/lab/data/201"
@@ -63,7 +64,7 @@ def home(request: pytest.FixtureRequest, tmp_path: Path) -> Home:
 
 def _make_home(place: Path, python: str, more: str = "true") -> Home:
     if subprocess.run([*_namespace("true"), "true"], capture_output=True, check=False).returncode:
-        pytest.skip("mount namespaces cannot be made here (root, or user namespaces for everybody, are needed)")
+        lacking("mount namespaces cannot be made here (root, or user namespaces for everybody, are needed)")
     folder = place / "home"
     folder.mkdir()
     users = place / "passwd"
@@ -184,7 +185,7 @@ def _readable_by_others(packs: Path) -> None:
 
 def _of_somebody_else(packs: Path) -> None:
     if os.geteuid() != 0:
-        pytest.skip("only root can give a folder away")
+        lacking("only root can give a folder away")
     os.chown(packs, 12345, 12345)
 
 
