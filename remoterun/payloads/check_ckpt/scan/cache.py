@@ -14,6 +14,8 @@ _PAGE = 4096
 # What the cache is asked about at a time, and how far ahead of the reader a disk is asked for what it does not have.
 _STEP = 4 << 20
 _AHEAD = 8 << 20
+# For less, opening a file anew costs more than it saves.
+_WORTH_DIRECT = 256 << 10
 # The same number on all architectures, since Linux 6.5.
 _CACHESTAT = 451
 
@@ -23,10 +25,11 @@ Ranges = List[Tuple[int, int]]
 class Reader:
     """Read files front to back.
 
-    The kernel's own reading ahead would blur what was in the cache before, and so is switched off: ahead of the reader,
-    the cache is looked at, what is missing is asked for, and dropped as soon as it was used. (Reads that must not wait,
-    RWF_NOWAIT, don't tell: they start to read what is missing, and a fast disk has it before they give up.) Where the
-    cache can't be looked at, files are read as usual.
+    The cache is looked at first, and what has no page in it is read past it (O_DIRECT), which costs a tenth of the CPU
+    time and no memory. Where that can't be done, what is missing is asked for ahead of the reader, since the kernel's
+    own reading ahead would blur what was in the cache before, and dropped as soon as it was used. (Reads that must not
+    wait, RWF_NOWAIT, don't tell: they start to read what is missing, and a fast disk has it before they give up.) Where
+    the cache can't be looked at, files are read as usual.
     """
 
     def __init__(self) -> None:
@@ -35,9 +38,12 @@ class Reader:
         # Up to where the cache was looked at, -1 where it can't be.
         self._ahead = -1
         self._missing: Ranges = []
+        self._direct = _Direct(None)
 
-    def read(self, source: Source, view: memoryview, offset: int, limit: int) -> None:
-        """Fill a buffer from the beginning of a page on; `limit` is the end of what will be read in one go.
+    def read(self, source: Source, view: memoryview, offset: int, size: int, limit: int) -> None:
+        """Read so many bytes from the beginning of a page on; `limit` is the end of what will be read in one go.
+
+        The buffer begins at a page of memory and holds whole ones.
 
         Raises:
             ShrunkError: when the file ends first.
@@ -45,35 +51,46 @@ class Reader:
         if source is not self._source or not self._at - _PAGE <= offset <= self._at:
             self._begin(source, offset)
         self._drop(offset)
-        self._at = offset + len(view)
+        self._at = offset + size
         if self._ahead >= 0:
-            self._look_ahead(source, -(-limit // _PAGE) * _PAGE)
-        source.read_into(view, offset)
+            self._look_ahead(source, _whole_pages(limit))
+        done = 0
+        if size >= _WORTH_DIRECT and self._lacks(offset, offset + _whole_pages(size)):
+            done = min(size, self._direct.read(view[: _whole_pages(size)], offset))
+        source.read_into(view[done:size], offset + done)
 
     def finish(self) -> None:
         """Give back what is still to be given back."""
         self._drop(sys.maxsize)
         self._source = None
+        self._direct.close()
 
     def _begin(self, source: Source, offset: int) -> None:
         self.finish()
         self._source, self._ahead = source, -1
         if not source.base and _may_look(source):
             self._ahead = offset
+            self._direct = _Direct(source)
             os.posix_fadvise(source.fd, 0, 0, os.POSIX_FADV_RANDOM)
 
     def _look_ahead(self, source: Source, limit: int) -> None:
-        while self._ahead < min(limit, self._at + (_AHEAD if self._missing else 0)):
+        ask = not self._direct.usable
+        while self._ahead < min(limit, self._at + (_AHEAD if self._missing and ask else 0)):
             stop = min(limit, self._ahead + _STEP)
             missing = missing_pages(source.fd, self._ahead, stop)
             if missing is None:
                 self._ahead = -1
                 os.posix_fadvise(source.fd, 0, 0, os.POSIX_FADV_NORMAL)
                 return
-            if missing:
+            if missing and ask:
                 os.posix_fadvise(source.fd, self._ahead, stop - self._ahead, os.POSIX_FADV_WILLNEED)
             self._missing += missing
             self._ahead = stop
+
+    def _lacks(self, start: int, stop: int) -> bool:
+        """Tell whether the cache has none of these pages."""
+        inside = (min(stop, end) - max(start, begin) for begin, end in self._missing)
+        return sum(size for size in inside if size > 0) == stop - start
 
     def _drop(self, position: int) -> None:
         """Give back what lies wholly before a position."""
@@ -81,6 +98,41 @@ class Reader:
             start, stop = self._missing.pop(0)
             if self._source is not None and self._source.fd >= 0:
                 os.posix_fadvise(self._source.fd, start, stop - start, os.POSIX_FADV_DONTNEED)
+
+
+class _Direct:
+    """Read a file past the cache, as far as its file system lets that be done.
+
+    Some take the flag and fill the cache all the same, so what was read is to be dropped afterwards as ever.
+    """
+
+    def __init__(self, source: Optional[Source]) -> None:
+        self._source = source
+        self._fd = -1
+        self.usable = source is not None and hasattr(os, "O_DIRECT")
+
+    def read(self, view: memoryview, offset: int) -> int:
+        """Fill a buffer of whole pages and return how much of it is filled, possibly nothing."""
+        if not self.usable or self._source is None:
+            return 0
+        try:
+            if self._fd < 0:
+                self._fd = os.open("/proc/self/fd/%d" % self._source.fd, os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECT)
+            return os.preadv(self._fd, [view], offset)
+        except OSError:
+            # Whether the file can't be read at all, the usual way finds out.
+            self.usable = False
+            return 0
+
+    def close(self) -> None:
+        """Give the descriptor back."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+def _whole_pages(size: int) -> int:
+    return -(-size // _PAGE) * _PAGE
 
 
 def _may_look(source: Source) -> bool:

@@ -47,7 +47,7 @@ class Window:
             size = min(self._size, limit - self.base)
             self._pace.spend(size)
             self._turn(self._turned + 1)
-            self._reader.read(self._sources[file], self.view[:size], self.base, limit)
+            self._reader.read(self._sources[file], self.view, self.base, size, limit)
             self._file, self._ready = file, self.base + size
         if self._ready >= stop:
             return stop

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import ctypes
+import mmap
 import os
+import resource
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
 import torch
 
+from remoterun.payloads.check_ckpt.scan.cache import Reader
+from remoterun.payloads.check_ckpt.source import ShrunkError, Source
 from tests.unit.payloads.check_ckpt.scan_support import bytes_of, digest_of, scan
 from tests.unit.payloads.check_ckpt.support import save
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 pytestmark = pytest.mark.torch
@@ -81,3 +87,58 @@ def test_only_what_was_not_there_is_dropped(
     # The kernel takes a page for itself now and then.
     assert sum(there) >= 0.95 * len(there)
     assert sum(brought) <= 0.01 * len(before)
+
+
+@contextmanager
+def no_more_files() -> Iterator[None]:
+    """Let this process open no file beyond those that it has open."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    spare = os.open(os.devnull, os.O_RDONLY)
+    os.close(spare)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (spare, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
+def _read_all(source: Source, size: int) -> bytes:
+    reader, buffer, read = Reader(), mmap.mmap(-1, 1 << 20), b""
+    view = memoryview(buffer)
+    while len(read) < size:
+        part = min(len(buffer), size - len(read))
+        reader.read(source, view, len(read), part, size)
+        read += buffer[:part]
+    reader.finish()
+    return read
+
+
+def test_a_file_that_cannot_be_opened_once_more_is_read_all_the_same(path: Path) -> None:
+    data = path.read_bytes()
+    leave(path)
+    with Source(str(path)) as source, no_more_files():
+        assert _read_all(source, len(data)) == data
+    assert not any(resident(path))
+
+
+def test_a_file_read_past_the_cache_is_read_to_its_last_byte(path: Path) -> None:
+    with path.open("ab") as file:
+        file.write(b"x" * 333)
+    data = path.read_bytes()
+    leave(path)
+    with Source(str(path)) as source:
+        assert _read_all(source, len(data)) == data
+        os.truncate(path, len(data) - 5000)
+        with pytest.raises(ShrunkError):
+            _read_all(source, len(data))
+
+
+def test_what_was_just_written_is_read_from_the_cache(path: Path) -> None:
+    size = path.stat().st_size
+    leave(path)
+    with path.open("r+b") as file, Source(str(path)) as source:
+        file.seek(3 << 20)
+        file.write(b"new" * 1000)
+        file.flush()
+        read = _read_all(source, size)
+    assert read[3 << 20 :].startswith(b"new" * 1000)
