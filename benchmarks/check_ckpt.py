@@ -1,14 +1,12 @@
 """check-ckpt against the usual script and against the disk: `python -m benchmarks.check_ckpt`.
 
-Whole processes, turn by turn. The payload starts as it does on a target, from a zip on sys.path: of sources in the
-first run there, with their compiled code from the second on.
+Whole processes, turn by turn. The payload starts as it does on a target, in its runtime, from a pack: of sources in
+the first run there, with their compiled code from the second on.
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib.util
-import io
 import json
 import marshal
 import os
@@ -17,12 +15,20 @@ import subprocess
 import sys
 import tempfile
 import time
-import zipfile
+import zlib
+from collections.abc import Sequence
+from hashlib import blake2b
 from pathlib import Path
+from types import CodeType
 from typing import Any
 
 from benchmarks.measure import Sample, line, median, run_once, run_turns
 from remoterun.catalog import Catalog
+from remoterun.remote.bundle import program
+from remoterun.remote.compiled import with_code
+from remoterun.remote.process import START
+
+_PAYLOADS = Path(__file__).parents[1] / "remoterun/payloads"
 
 _MAKE = """
 import sys, torch
@@ -49,27 +55,16 @@ for name, tensors in (("weights", weights), ("optimizer", states)):
 print(checkpoint["global_step"], checkpoint["epoch"])
 """
 
-_OURS = """
-import json, sys
-pack, params, libraries = sys.argv[1], json.loads(sys.argv[2]), sys.argv[3:]
-sys.path[:0] = [pack, *libraries]
-import check_ckpt
-class Context:
-    def emit(self, record): print(json.dumps(record))
-    def finding(self, *args, **data): print(args, data)
-    def progress(self, *args): pass
-    def log(self, text): print(text)
-context = Context()
-context.params = params
-check_ckpt.run(context)
-"""
-
 # The least that reads everything, takes its CRC-32 and one dot product: no program that checks values is faster.
 _FLOOR = """
 import os, sys
 import mmap
 path, workers = sys.argv[2], int(sys.argv[3])
-sys.path[:0] = [sys.argv[1], *sys.argv[4:]]
+sys.path[:0] = sys.argv[4:]
+# None of the payload but what is asked for: its packages without their own code.
+for name in ("check_ckpt", "check_ckpt/scan"):
+    package = sys.modules[name.replace("/", ".")] = type(sys)(name)
+    package.__path__ = ["%s/%s" % (sys.argv[1], name)]
 from check_ckpt.scan.crc import best_checksum
 from check_ckpt.scan.numpy_core import load
 numpy, update = load(), best_checksum().update
@@ -109,7 +104,9 @@ class Bench:
         self.packs = {"sources": folder / "sources.zip", "compiled": folder / "compiled.zip"}
         sources = Catalog.load(None).find("check-ckpt").pack().data
         self.packs["sources"].write_bytes(sources)
-        self.packs["compiled"].write_bytes(_compiled(sources))
+        self.packs["compiled"].write_bytes(with_code(sources))
+        self.start = folder / "start"
+        self.start.write_text(START)
 
     def make(self, megabytes: int) -> Path:
         """Make a checkpoint in a process of its own: a child's peak memory would otherwise count this one's."""
@@ -123,29 +120,33 @@ class Bench:
 
     def argv(self, path: Path, *, pack: str = "compiled", libraries: bool = False, **params: object) -> list[str]:
         """Return how to check one file."""
-        settings = json.dumps({"root": str(path), "depth": 0, "cache": False, **params})
-        more = self.libraries if libraries else []
-        return [sys.executable, "-E", "-c", _OURS, str(self.packs[pack]), settings, *more]
+        settings = {"root": str(path), "depth": 0, "cache": False, **params}
+        config = {
+            "mode": "payload",
+            "entry": "check_ckpt:run",
+            "params": settings,
+            "requires": [],
+            "path": str(self.packs[pack]),
+            "runtime": self._runtime(self.libraries if libraries else []),
+            "token": bytes(8),
+            # Records go where the output goes, which nobody reads.
+            "fd": 1,
+        }
+        data = marshal.dumps(config)
+        place = self.folder / f"config-{blake2b(data, digest_size=8).hexdigest()}"
+        place.write_bytes(data)
+        return [sys.executable, "-E", "-u", str(self.start), str(place)]
+
+    @staticmethod
+    def _runtime(libraries: Sequence[str]) -> CodeType:
+        source = zlib.decompress(program()).split(b"\0")[1]
+        return compile(source + f"\nsys.path[:0] = {libraries!r}".encode(), "<remoterun>", "exec", dont_inherit=True)
 
     def floor(self, path: Path, *, workers: int, libraries: bool = False) -> list[str]:
         """Return how to read one file with the same libraries, and next to nothing else."""
         more = self.libraries if libraries else []
-        words = ["-W", "ignore", "-E", "-c", _FLOOR, str(self.packs["compiled"]), str(path), str(workers), *more]
+        words = ["-W", "ignore", "-E", "-c", _FLOOR, str(_PAYLOADS), str(path), str(workers), *more]
         return [sys.executable, *words]
-
-
-def _compiled(pack: bytes) -> bytes:
-    """Add to a pack what is kept of it on a target: the code of every module."""
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(io.BytesIO(pack)) as sources, zipfile.ZipFile(buffer, "w") as result:
-        for member in sources.infolist():
-            text = sources.read(member)
-            result.writestr(member, text)
-            if member.filename.endswith(".py"):
-                code = marshal.dumps(compile(text, member.filename, "exec", dont_inherit=True))
-                header = importlib.util.MAGIC_NUMBER + (1).to_bytes(4, "little") + bytes(8)
-                result.writestr(member.filename + "c", header + code)
-    return buffer.getvalue()
 
 
 def warm(bench: Bench, megabytes: int, times: int) -> list[dict[str, Any]]:

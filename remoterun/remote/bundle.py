@@ -8,7 +8,7 @@ from importlib.resources import files
 
 # In the order of their imports. All share one namespace on the target, so no name may stand in two of them.
 _PROGRAM = ("wire", "system", "cache", "compiled", "link", "process", "supervisor", "relay", "leg")
-_RUNTIME = ("wire", "runtime")
+_RUNTIME = ("wire", "importer", "runtime")
 _QUOTES = '"""'
 
 

@@ -6,10 +6,7 @@ import os
 import sys
 
 from remoterun.remote.cache import cache_folder, keep_code, kept_code
-
-# The loader of zip files takes a .pyc with these flags as it is: made for the hash of a source, which is not looked at
-# again. Both are signed together.
-_UNCHECKED = (1).to_bytes(4, "little") + bytes(8)
+from remoterun.remote.wire import COMPILED, COMPILED_SIZE
 
 
 def _place(sha: str, key: bytes) -> tuple[str, bytes] | None:
@@ -33,25 +30,29 @@ def keep_compiled(sha: str, key: bytes, data: bytes) -> None:
     """Compile a verified pack and keep the result; sources stay in it, for tracebacks and whatever else reads them."""
     place = _place(sha, key)
     if place is not None:
-        keep_code(*place, _compiled(data))
+        keep_code(*place, with_code(data))
 
 
-def _compiled(data: bytes) -> bytes:
+def with_code(data: bytes) -> bytes:
+    """Lay the code of all modules, by their names, in front of the pack: (is a package, path in it, code).
+
+    Modules for other Pythons have none: Python's own importer says what is wrong with them, if they are ever imported.
+    """
     import io
     import marshal
     import zipfile
-    from importlib.util import MAGIC_NUMBER
 
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(io.BytesIO(data)) as pack, zipfile.ZipFile(buffer, "w") as result:
-        for member in pack.infolist():
-            text = pack.read(member)
-            result.writestr(member, text)
-            if member.filename.endswith(".py"):
-                try:
-                    code = compile(text, member.filename, "exec", dont_inherit=True)
-                except (SyntaxError, ValueError):
-                    # Only the import of it fails, if there ever is one: some modules are for other Pythons.
-                    continue
-                result.writestr(member.filename + "c", MAGIC_NUMBER + _UNCHECKED + marshal.dumps(code))
-    return buffer.getvalue()
+    table = {}
+    with zipfile.ZipFile(io.BytesIO(data)) as pack:
+        for name in pack.namelist():
+            if not name.endswith(".py"):
+                continue
+            try:
+                code = marshal.dumps(compile(pack.read(name), name, "exec", dont_inherit=True))
+            except (SyntaxError, ValueError):
+                code = b""
+            *folders, last = name[:-3].split("/")
+            package = last == "__init__"
+            table[".".join(folders if package else (*folders, last))] = package, name, code
+    head = marshal.dumps(table)
+    return COMPILED + len(head).to_bytes(COMPILED_SIZE, "little") + head + data

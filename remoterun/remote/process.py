@@ -23,7 +23,7 @@ _NICE = 10
 _PAGE = 4096
 # Reads the configuration, then runs the runtime's code from it. It is started as a file: with `-c`, Python 3.13 imports
 # linecache from the working directory, the user's home. Without __file__, multiprocessing's spawn leaves it alone.
-_START = (
+START = (
     "import sys,marshal;del __file__;sys.path[:1]=[];f=open(sys.argv[1],'rb');c=marshal.load(f);f.close();"
     "n={'__name__':'remoterun_runtime'};exec(c['runtime'],n);n['main'](c)"
 )
@@ -154,7 +154,7 @@ class Payload:
         code = self._code if request["mode"] == "payload" else request["source"]
         config["path"] = self._place("remoterun-code", code)  # type: ignore[arg-type]
         path = self._place("remoterun-config", marshal.dumps(config))
-        start = self._place("remoterun-start", _START.encode())
+        start = self._place("remoterun-start", START.encode())
         return nothing, [os.fsencode(word) for word in (sys.executable, "-u", start, path)]
 
     def _program_command(self, program: str) -> tuple[int, list[bytes]]:

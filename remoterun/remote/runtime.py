@@ -10,6 +10,7 @@ import os
 import sys
 import time
 
+from remoterun.remote.importer import importable
 from remoterun.remote.wire import DONE, ERROR, FINDING, LOG, PROGRESS, RECORD, Encoder, to_json
 
 _SEVERITIES = ("info", "suspect", "bad")
@@ -234,7 +235,7 @@ def main(config: dict[str, object]) -> None:
     if config["mode"] == "script":
         status = run_script(config, channel)
     else:
-        sys.path.insert(0, str(config["path"]))
+        importable(str(config["path"]))
         sys.argv = [str(config["entry"])]
         status = run_payload(config, channel)
     sys.exit(status)

@@ -38,6 +38,10 @@ RECORD, FINDING, PROGRESS, LOG, DONE, ERROR = 48, 49, 50, 51, 52, 53
 LEG_STREAM, SUPERVISOR_STREAM = 0, 1
 # In place of a controller's own name: whoever only looks takes nobody's place.
 LOOKER = bytes(8)
+# In front of a pack: these words, the size of the table of its code, and the table. A zip file is read from its end, so
+# that other programs do not mind.
+COMPILED = b"remoterun compiled\n"
+COMPILED_SIZE = 8
 _MAX_STREAMS = 4096
 
 

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 INLINE_MAX: Final = 24 * 1024
 """Packs smaller than this once compressed are sent along; asking first whether the target has them costs more."""
+# Sources shrink to a fifth at best: larger packs are not compressed only to see whether they are small.
+_PLAIN_MAX: Final = 8 * INLINE_MAX
 COMPILE_MIN: Final = 16 * 1024
 """Less code than this is compiled faster than its compiled form is looked for."""
 GRACE_S: Final = 5.0
@@ -64,7 +66,7 @@ class Attach:
 
 @dataclass(slots=True)
 class Packed:
-    """Compress each pack once per run."""
+    """Compress a pack when it is first sent: most targets have the larger ones, and it takes a while."""
 
     _done: dict[str, bytes] = field(default_factory=dict)
 
@@ -73,6 +75,10 @@ class Packed:
         if pack.sha256 not in self._done:
             self._done[pack.sha256] = zlib.compress(pack.data, 9)
         return self._done[pack.sha256]
+
+    def is_small(self, pack: Pack) -> bool:
+        """Tell whether asking the target first would take longer than sending it."""
+        return len(pack.data) <= _PLAIN_MAX and len(self.get(pack)) <= INLINE_MAX
 
 
 class Request:
@@ -99,8 +105,8 @@ class Request:
         self.nonce = urandom(8)
         self._encoder = Encoder(self.nonce, _CONTROLLER_STREAM)
         self._job = job
-        self._code = packed.get(job.work.pack) if isinstance(job.work, PayloadWork) else b""
-        self._inline = len(self._code) <= INLINE_MAX or not use_cache
+        self._packed = packed
+        self._inline = not use_cache or (isinstance(job.work, PayloadWork) and packed.is_small(job.work.pack))
         self._use_cache = use_cache
         self.key = key
 
@@ -110,8 +116,8 @@ class Request:
         key = code_key(self._secret(), program()) if self._use_cache else b""
         parts = [opening(self._job.target.interpreter, program(), key, header)]
         parts += self._encoder.frames(REQUEST, marshal.dumps(self._body(), 2))
-        if self._code and self._inline and not self._attach.only:
-            parts += self._encoder.frames(PACK, self._code)
+        if isinstance(self._job.work, PayloadWork) and self._inline and not self._attach.only:
+            parts.append(self.code())
         return b"".join(parts)
 
     def _secret(self) -> bytes:
@@ -122,8 +128,10 @@ class Request:
         return key_for("\0".join(("code", *place)))
 
     def code(self) -> bytes:
-        """Return the frames that carry the code."""
-        return b"".join(self._encoder.frames(PACK, self._code))
+        """Return the frames that carry the code, none of it where a target asks for what there is not."""
+        work = self._job.work
+        code = self._packed.get(work.pack) if isinstance(work, PayloadWork) else b""
+        return b"".join(self._encoder.frames(PACK, code))
 
     def frame(self, kind: int) -> bytes:
         """Return a frame without a body: a ping or a cancellation."""

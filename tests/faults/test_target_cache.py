@@ -18,7 +18,7 @@ import pytest
 
 from remoterun.catalog import Catalog
 from remoterun.model import CacheWork, ExecWork, Outcome, Pack, PayloadWork, Status
-from tests.support.here import ENDS, packed, payload, play
+from tests.support.here import ENDS, SUPPORTED, packed, payload, play
 from tests.support.lab.pythons import pythons
 from tests.support.programs import lacking
 
@@ -407,6 +407,60 @@ def test_what_does_not_compile_stays_source(python: str, tmp_path: Path) -> None
         assert error.code == "payload_crashed"
         assert "SyntaxError" in error.message
     assert outcome.records == ({"from": "look/__init__.py"},)
+
+
+_CURIOUS = {
+    "look/__init__.py": b"from .main import run\n",
+    "look/main.py": b"""
+import importlib.util, inspect, pkgutil, sys, traceback
+import look.inner.deep, look
+from look import inner
+
+def whence(module):
+    spec = module.__spec__
+    place = sys.path[0]
+    return [spec.name, spec.parent, str(spec.origin).replace(place, ""), bool(spec.submodule_search_locations),
+        str(module.__file__).replace(place, ""), module.__package__, [str(each).replace(place, "") for each in
+        getattr(module, "__path__", [])]]
+
+def run(ctx):
+    ctx.emit({"modules": [whence(each) for each in (look, inner, look.inner.deep)]})
+    ctx.emit({"source": inspect.getsource(look.inner.deep), "doc": inner.__doc__})
+    ctx.emit({"text": pkgutil.get_data("look", "data.txt").decode(), "in": sorted(
+        [each.name, each.ispkg] for each in pkgutil.walk_packages(look.__path__, "look."))})
+    if sys.version_info >= (3, 9):
+        from importlib.resources import files
+        ctx.emit({"resource": (files("look.inner") / "more.txt").read_text("ascii")})
+    ctx.emit({"none": importlib.util.find_spec("look.nothing") is None})
+    try:
+        from look import broken
+    except SyntaxError as error:
+        ctx.emit({"broken": error.lineno, "text": error.text})
+    try:
+        look.inner.deep.fail()
+    except ZeroDivisionError:
+        ctx.emit({"trace": traceback.format_exc().splitlines()[-2]})
+    import json.decoder, wave
+    ctx.emit({"shadowed": wave.__doc__, "json": json.decoder.__name__})
+""",
+    "look/inner/__init__.py": b'"""Inner."""\n',
+    "look/inner/deep.py": b"def fail():\n    return 1 / 0\n",
+    "look/inner/more.txt": b"more",
+    "look/broken.py": b"\ndef (:\n",
+    "look/data.txt": b"text",
+    "wave.py": b'"""Not the standard library\'s."""\n',
+    "look/filler.py": b"# " + b"x" * 20_000 + b"\n",
+    "noise": random.Random(0).randbytes(60_000),
+}
+
+
+@pytest.mark.parametrize("python", SUPPORTED)
+def test_modules_are_the_same_whether_they_came_compiled_or_not(python: str, tmp_path: Path) -> None:
+    home = _make_home(tmp_path, python)
+    plain, compiled = home.play(packed(_CURIOUS)), home.play(packed(_CURIOUS))
+    assert plain.status is Status.OK, plain
+    assert list(compiled.records) == list(plain.records)
+    assert any(path.name.startswith(packed(_CURIOUS).pack.sha256) for path in home.code.iterdir())
 
 
 # --- a home full of traps ---

@@ -18,7 +18,7 @@ from remoterun.runner.request import Packed, Request
 from tests.support.lab.pythons import pythons
 
 PROGRAM = ("wire", "system", "cache", "compiled", "link", "process", "supervisor", "relay", "leg")
-RUNTIME = ("wire", "runtime")
+RUNTIME = ("wire", "importer", "runtime")
 CONTROLLER = ("__init__", "bundle", "stage0")
 NEW_ENOUGH = [version for version in pythons() if tuple(map(int, version.split("."))) >= (3, 8)]
 
