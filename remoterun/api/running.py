@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 import warnings
-from contextlib import suppress
 from os import PathLike, fsencode, fspath
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
 
+from remoterun.api.blocking import wait_for
 from remoterun.api.carry import carry_out
 from remoterun.api.project import Choice, Project
 from remoterun.events import OutcomeReady
 from remoterun.model import ExecWork, RuleChanges, ScriptWork, parse_duration
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Mapping, Sequence
+    from collections.abc import Generator, Mapping, Sequence
     from types import TracebackType
     from typing import Self, Unpack
 
@@ -82,7 +81,7 @@ class Running:
         self._history = history
         self._fabric = fabric
         self._control = Control()
-        self._trouble: Exception | None = None
+        self._trouble: BaseException | None = None
         self._task: asyncio.Task[Run] | None = None
         self._outcomes: asyncio.Queue[Outcome | None] = asyncio.Queue()
 
@@ -161,6 +160,8 @@ class Running:
                     self._control.abort()
                 self._control.cancel()
         if left:
+            if not task.cancelled():
+                task.exception()  # or asyncio complains that nobody asked for it
             raise asyncio.CancelledError
         return task.result()
 
@@ -190,8 +191,10 @@ class Running:
             return
         try:
             self._on_event(event)
-        except Exception as error:
+        except BaseException as error:
             self._trouble = error
+            if self._control.cancelled and not isinstance(error, Exception):
+                self._control.abort()  # a second Ctrl-C, which came just now
             self._control.cancel()
 
 
@@ -234,8 +237,8 @@ def arun_program(argv: Sequence[str | bytes], **options: Unpack[Options]) -> Run
 def play(playbook: str | Playbook, **options: Unpack[Options]) -> Run:
     """Play a playbook of the project, or a payload, and return the run that came of it; as `aplay`, but it blocks.
 
-    It may be called from any thread, also where an event loop is running, as in a notebook. Ctrl-C ends the run in an
-    orderly way.
+    It may be called from any thread, also where an event loop is running, as in a notebook. Ctrl-C, or the
+    cancellation of the task that it blocks, ends the run in an orderly way; a second one leaves at once.
 
     Raises:
         ConfigError: when anything in the project or the options is wrong; nothing was started then.
@@ -287,58 +290,3 @@ def _running(options: Options, plan: Plan) -> Running:
 
 def _warn(text: str) -> None:
     warnings.warn(text, RuntimeWarning, stacklevel=2)
-
-
-async def _end_of(running: Running) -> Run:
-    return await running
-
-
-def wait_for(running: Running) -> Run:
-    """Block until a run has ended, wherever that is called."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return asyncio.run(_end_of(running))
-    # The loop of this thread cannot be entered again.
-    return _in_a_thread(running)
-
-
-def _in_a_thread(running: Running) -> Run:
-    """Block until a run in a loop and a thread of its own has ended; Ctrl-C does to it what cancelling a task does."""
-    runs: list[Run] = []
-    errors: list[BaseException] = []
-    begun, over = threading.Event(), threading.Event()
-    cancels: list[Callable[[], object]] = []
-
-    async def main() -> Run:
-        loop, task = asyncio.get_running_loop(), asyncio.current_task()
-        if task is not None:
-            cancels.append(lambda: loop.call_soon_threadsafe(task.cancel))
-        begun.set()
-        return await running
-
-    def work() -> None:
-        try:
-            runs.append(asyncio.run(main()))
-        except BaseException as error:
-            errors.append(error)
-        finally:
-            begun.set()
-            over.set()
-
-    threading.Thread(target=work, name=f"remoterun {running.run_id}").start()
-    interrupted = False
-    while not over.is_set():
-        try:
-            over.wait()  # an interrupted Thread.join takes the thread for ended
-        except KeyboardInterrupt:
-            interrupted = True
-            begun.wait()
-            for cancel in cancels:
-                with suppress(RuntimeError):  # the loop has just ended
-                    cancel()
-    if interrupted:
-        raise KeyboardInterrupt
-    if errors:
-        raise errors[0]
-    return runs[0]

@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from remoterun.api.running import Options, Running, choice_of, project_of, wait_for
+from remoterun.api.blocking import wait_for
+from remoterun.api.running import Options, Running, choice_of, project_of
 from remoterun.errors import ConfigError
 from remoterun.inventory import Overrides
 from remoterun.model import Host, Target

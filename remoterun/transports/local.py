@@ -7,7 +7,7 @@ import contextlib
 import os
 import signal
 import subprocess
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final, TypeVar, cast
 
 from remoterun.transports.session import Duplex, Exit
 
@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
 _CLOSE_S: Final = 0.5
 _LOOK_S: Final = 0.02
+_REAP_S: Final = 1.0
+
+_T = TypeVar("_T")
 
 
 async def spawn(
@@ -37,22 +40,46 @@ async def spawn(
     try:
         process, _ = await asyncio.shield(starting)
     except asyncio.CancelledError:
-        starting.add_done_callback(_kill_late)
-        await asyncio.wait({starting})
+        try:
+            await _see_through(starting)
+        finally:
+            if not starting.cancelled() and starting.exception() is None:
+                await kill(starting.result()[0])
         raise
     return process
 
 
-def _kill_late(starting: asyncio.Future[tuple[asyncio.SubprocessTransport, asyncio.SubprocessProtocol]]) -> None:
-    if not starting.cancelled() and starting.exception() is None:
-        kill(starting.result()[0], signal.SIGKILL)
+async def kill(process: asyncio.SubprocessTransport) -> None:
+    """Kill all in a program's process group, if it still runs, and close its pipes once asyncio has seen its end.
 
-
-def kill(process: asyncio.SubprocessTransport, number: signal.Signals) -> None:
-    """Send a signal to everything in a program's process group, if it still runs, and close its pipes."""
+    On standard error, asyncio complains of an end after that of the loop, and of one that a transport sees as it is
+    closed. That may take a second at most, however often this task is cancelled.
+    """
     if process.get_returncode() is None:
-        _reaches(process.get_pid(), number)
-    process.close()
+        _reaches(process.get_pid(), signal.SIGKILL)
+    try:
+        await _see_through(asyncio.ensure_future(_ended(process)))
+    finally:
+        process.close()
+
+
+async def _ended(process: asyncio.SubprocessTransport) -> None:
+    loop = asyncio.get_running_loop()
+    give_up = loop.time() + _REAP_S
+    while process.get_returncode() is None and loop.time() < give_up:  # noqa: ASYNC110 - only protocols are told
+        await asyncio.sleep(_LOOK_S)
+
+
+async def _see_through(future: asyncio.Future[_T]) -> None:
+    """Wait for something however often this task is cancelled, which comes out once it is there."""
+    cancelled = False
+    while not future.done():
+        try:
+            await asyncio.wait({future})
+        except asyncio.CancelledError:
+            cancelled = True
+    if cancelled:
+        raise asyncio.CancelledError
 
 
 async def end(process: asyncio.SubprocessTransport, grace_s: float) -> None:
@@ -68,7 +95,7 @@ async def end(process: asyncio.SubprocessTransport, grace_s: float) -> None:
     finally:
         if alive:
             _reaches(group, signal.SIGKILL)
-        process.close()
+        await kill(process)
 
 
 def _reaches(group: int, number: int) -> bool:
@@ -114,7 +141,7 @@ class LocalSession(Duplex):
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self.process_ended.wait(), _CLOSE_S)
         finally:
-            kill(process, signal.SIGKILL)
+            await kill(process)
 
 
 class _Protocol(asyncio.SubprocessProtocol):
