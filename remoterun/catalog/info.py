@@ -13,6 +13,7 @@ from remoterun.catalog.params import Param, check_params, unknown_param
 from remoterun.catalog.versions import Version, parse_version
 from remoterun.errors import ConfigError, Problem
 from remoterun.model import Json, Pack, PayloadRef
+from remoterun.store import remember
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -99,6 +100,26 @@ class PayloadInfo:
 
     @cached_property
     def _pack(self) -> Pack:
+        if self.origin == "built-in" and not self.include:
+            # What is remembered is bound to the state of all modules of this package, which hold all its code.
+            inputs = repr((str(self.path), self.package, self.program))
+            data, size = remember("pack", inputs.encode("utf-8", "surrogateescape"), self._packed)
+        else:
+            data, size = self._packed()
+        ref = PayloadRef(name=self.name, version=self.version, sha256=hashlib.sha256(data).hexdigest())
+        return Pack(
+            ref=ref,
+            data=data,
+            code_size=size,
+            entry=self.entry,
+            program=self.program,
+            requires=self.requires,
+            python=self.python,
+            shadows=self.shadows,
+        )
+
+    def _packed(self) -> tuple[bytes, int]:
+        """Return the bytes of the pack, and how many are of Python code."""
         if self.path.is_dir():
             package = None if self.program else self.package
             members = collect_folder(self.path, package=package, program=self.program, include=self.include)
@@ -106,15 +127,4 @@ class PayloadInfo:
             members = collect_file(self.path, f"{self.package}.py")
         if self.origin == "built-in":
             members = [lean_member(member) for member in members]
-        data = canonical_zip(members)
-        ref = PayloadRef(name=self.name, version=self.version, sha256=hashlib.sha256(data).hexdigest())
-        return Pack(
-            ref=ref,
-            data=data,
-            code_size=code_size(members),
-            entry=self.entry,
-            program=self.program,
-            requires=self.requires,
-            python=self.python,
-            shadows=self.shadows,
-        )
+        return canonical_zip(members), code_size(members)

@@ -6,12 +6,10 @@ import fnmatch
 import io
 import os
 import stat
-import zipfile
 from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from remoterun.catalog.lean import lean
 from remoterun.errors import ConfigError, Problem
 from remoterun.records import dataclass
 
@@ -33,6 +31,8 @@ class Member:
 
 def canonical_zip(members: Iterable[Member]) -> bytes:
     """Return a zip whose bytes depend on nothing but names, contents and which member is a program."""
+    import zipfile
+
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
         for member in sorted(members, key=lambda member: member.name):
@@ -50,6 +50,8 @@ def code_size(members: Iterable[Member]) -> int:
 
 def lean_member(member: Member) -> Member:
     """Return a member without what only its readers at home need."""
+    from remoterun.catalog.lean import lean
+
     if not member.name.endswith(".py"):
         return member
     return Member(name=member.name, data=lean(member.data.decode("utf-8")).encode("utf-8"), program=member.program)

@@ -7,7 +7,6 @@ import math
 import re
 from dataclasses import replace
 from datetime import UTC, datetime
-from fractions import Fraction
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias, get_args
 
@@ -251,6 +250,8 @@ def _size(value: object) -> int:
     unit = _SIZE_UNITS.get(match[2]) if match else None
     if match is None or unit is None:
         raise _expected("a size such as 512B, 10MB or 10GiB", value)
+    from fractions import Fraction
+
     size = Fraction(match[1]) * unit
     if size.denominator != 1 or size > _INT_MAX:
         raise _WrongError(f"{show(value)} is not a whole number of bytes that fits into 64 bits")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import Field, dataclass, fields
 from enum import StrEnum
-from functools import wraps
+from functools import lru_cache, wraps
 from inspect import Parameter, Signature, signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
@@ -346,14 +346,18 @@ def sharing(*names: str) -> Callable[[Callable[..., int]], Callable[..., int]]:
     return lambda function: _with_flags(function, [item for item in fields(Flags) if item.name in names])
 
 
+@lru_cache(maxsize=1)
+def _flag_hints() -> dict[str, Any]:
+    return get_type_hints(Flags, include_extras=True)
+
+
 def _with_flags(function: Callable[..., int], flags: Sequence[Field[Any]]) -> Callable[..., int]:
     hints = get_type_hints(function, include_extras=True)
-    flag_hints = get_type_hints(Flags, include_extras=True)
     own = [
         item.replace(annotation=hints[name]) for name, item in signature(function).parameters.items() if name != "flags"
     ]
     extra = [
-        Parameter(item.name, Parameter.KEYWORD_ONLY, default=item.default, annotation=flag_hints[item.name])
+        Parameter(item.name, Parameter.KEYWORD_ONLY, default=item.default, annotation=_flag_hints()[item.name])
         for item in flags
     ]
 
