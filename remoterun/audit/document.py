@@ -49,7 +49,8 @@ def _without_runs(audit: Audit, exit_on: ExitOn) -> dict[str, Json]:
         "changed": audit.changed,
         "noteworthy": audit.noteworthy,
         "summary": plain(in_one_line(audit)),
-        "cut": _cut(audit.cut),
+        "cut": [_cut(each) for each in audit.cut],
+        "cut_earlier": audit.cut_earlier,
         "problems": [plain(problem) for problem in audit.problems],
         "alerts": {
             "events": [plain(event.document()) for event in audit.events],
@@ -86,9 +87,7 @@ def _holder(holder: Holder) -> dict[str, Json]:
     }
 
 
-def _cut(cut: Cut | None) -> Json:
-    if cut is None:
-        return None
+def _cut(cut: Cut) -> Json:
     return {
         **_holder(cut.holder),
         "run_id": cut.run_id,
@@ -153,14 +152,20 @@ def _audit_fields() -> dict[str, Json]:
         "outcomes": {"type": "integer", "description": "Outcomes that the run had by then, of so many `jobs`."},
         "jobs": {"type": "integer"},
     }
-    former = object_schema("A former audit that did not come to its end; null when all did.", cut)
     return {
         "started_at": moment,
         "finished_at": moment,
         "changed": {"type": "boolean", "description": "Whether something is other than at the last audit."},
         "noteworthy": {"type": "boolean", "description": "Whether the audit had something to say."},
         "summary": {"type": "string", "description": "What it said, one paragraph."},
-        "cut": {"anyOf": [former, {"type": "null"}]},
+        "cut": array_schema(
+            "Audits that did not come to their end, and that no audit has told of; the newest last.", cut
+        ),
+        "cut_earlier": {
+            "type": "integer",
+            "minimum": 0,
+            "description": "How many were cut before those; more than are listed.",
+        },
         "problems": _texts("What the audit itself could not do."),
         "alerts": object_schema("Who was told of what.", alerts),
         "differences": {"type": "array", "items": {"$ref": _id("diff")}},

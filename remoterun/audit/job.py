@@ -16,7 +16,7 @@ from remoterun.audit.file import EventKind, doubled, nothing_to_play, twice
 from remoterun.audit.ledger import Event, tell
 from remoterun.audit.lock import Lock, audit_folder, now, refuse_if_held
 from remoterun.audit.notify import Delivery, deliver, need_apprise, queued
-from remoterun.audit.outcome import Audit, Cut
+from remoterun.audit.outcome import Audit, Cut, cut_text
 from remoterun.audit.reports import Material, write_report
 from remoterun.audit.state import Reported, State, load_state, save_state
 from remoterun.errors import ConfigError, Problem, clean
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from remoterun.audit.ending import Ending
     from remoterun.audit.file import Settings
+    from remoterun.audit.lock import Holder
     from remoterun.compare import Difference
     from remoterun.model import Plan, Run
     from remoterun.secrets import Vault
@@ -83,7 +84,9 @@ class _Job:
         self._ending = ending
         self._problems: list[str] = []
         self._state = self._load()
-        self._audit = Audit(project=str(root), started_at=lock.started_at, cut=self._former())
+        self._audit = Audit(
+            project=str(root), started_at=lock.started_at, cut=self._former(), cut_earlier=lock.left.more
+        )
 
     def perform(self, names: Sequence[str]) -> Audit:
         """Carry it out; that it failed is told too, whatever it was."""
@@ -92,10 +95,11 @@ class _Job:
             self._audit = replace(self._audit, ended_as=self._ending.status)
             if self._ending.status is None:
                 self._report()
+                self._lock.told()
             else:
-                # Nobody may have been there to read of it: the next audit tells.
+                # Nobody may have been there to read of it: the next audit tells, of this one and of those before.
                 self._lock.keep_words()
-                self._keep(self._own(()))
+                self._audit = replace(self._audit, cut=(), cut_earlier=0)
         except Exception as error:
             self._tell(self._failure(str(error) or type(error).__name__))
             raise
@@ -146,11 +150,13 @@ class _Job:
             self._problems.append(f"what was reported before can't be read, so everything counts as new: {error}")
             return State()
 
-    def _former(self) -> Cut | None:
-        """Tell of a former audit that was cut; how far it came, its journal says."""
-        holder = self._lock.cut
-        if holder is None or not holder.runs:
-            return None if holder is None else Cut(holder=holder)
+    def _former(self) -> tuple[Cut, ...]:
+        """Tell of former audits that were cut; how far each came, its journal says."""
+        return tuple(map(self._cut, self._lock.left.cut))
+
+    def _cut(self, holder: Holder) -> Cut:
+        if not holder.runs:
+            return Cut(holder=holder)
         run_id = holder.runs[-1]
         try:
             with History.open(self._history) as history:
@@ -232,6 +238,9 @@ class _Job:
         alerts = self._settings.alerts
         self._keep(self._own(events))
         if alerts is not None:
+            if self._wants_failures():
+                # What waits to be told does so, whatever becomes of this audit.
+                self._lock.told()
             self._state, delivery = deliver(self._state, alerts, self._root.name, self._take)
             self._audit = replace(self._audit, delivery=delivery)
 
@@ -240,11 +249,18 @@ class _Job:
         self._save()
 
     def _own(self, events: Sequence[Event]) -> list[Event]:
-        """Return events of the audit itself, with that of a former one that was cut, if people want to hear of them."""
-        alerts, cut = self._settings.alerts, self._audit.cut
-        former = [Event(template="failed", message=str(cut), since=cut.holder.started_at)] if cut is not None else []
-        wanted = alerts is None or EventKind.FAILED in alerts.events
-        return [*events, *former] if wanted else []
+        """Return events of the audit itself, with that of former ones that were cut, if people want to hear of them."""
+        audit = self._audit
+        cut = (
+            [Event(template="failed", message=cut_text(audit), since=audit.cut[0].holder.started_at)]
+            if audit.cut
+            else []
+        )
+        return [*events, *cut] if self._wants_failures() else []
+
+    def _wants_failures(self) -> bool:
+        alerts = self._settings.alerts
+        return alerts is None or EventKind.FAILED in alerts.events
 
     def _keep(self, events: Sequence[Event]) -> None:
         self._audit = replace(self._audit, events=(*self._audit.events, *events))

@@ -10,13 +10,13 @@ import os
 import socket
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from remoterun.errors import ConfigError, Problem, RemoterunError, clean
 from remoterun.records import dataclass
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
     from remoterun.model import Json
@@ -26,7 +26,9 @@ BUSY_STATUS: Final = 75
 
 _FOLDER: Final = "audits"
 _FILE: Final = "lock"
-_MOST: Final = 16 << 10
+_MOST: Final = 1 << 20
+_MOST_CUT: Final = 50
+"""So many audits that were cut are told of one by one, the newest; earlier ones are counted."""
 
 
 def audit_folder(state: Path, project: Path) -> Path:
@@ -54,6 +56,24 @@ class Holder:
         return f"process {self.pid} on {self.host}, since {self.started_at}{doing}"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Words:
+    """Hold what stands in a lock: who holds it, None for nobody, and who was cut before, the oldest first.
+
+    `more` counts the audits before those of `cut`.
+    """
+
+    holder: Holder | None = None
+    cut: tuple[Holder, ...] = ()
+    more: int = 0
+
+    def after(self) -> Words:
+        """Return what the next holder finds: who holds it was cut."""
+        cut = self.cut if self.holder is None else (*self.cut, self.holder)
+        dropped = max(len(cut) - _MOST_CUT, 0)
+        return Words(cut=cut[dropped:], more=self.more + dropped)
+
+
 class BusyError(RemoterunError):
     """Say that another audit of the project is going on, and whose."""
 
@@ -65,14 +85,16 @@ class BusyError(RemoterunError):
 class Lock:
     """Hold a project's lock, for as long as this process lives at most.
 
-    Use as a context manager. `cut` is what a former audit has left that did not come to its end, None if all did.
+    Use as a context manager. `left` is what audits have left that did not come to their end, and of which nobody was
+    told yet: its `cut` and `more`.
     """
 
-    def __init__(self, fd: int, holder: Holder, cut: Holder | None) -> None:
+    def __init__(self, fd: int, holder: Holder, left: Words) -> None:
         self._fd = fd
         self._holder = holder
+        self._untold = left
         self._words_stay = False
-        self.cut = cut
+        self.left = left
 
     @classmethod
     def take(cls, folder: Path, project: Path) -> Self:
@@ -86,8 +108,8 @@ class Lock:
             fd = _open(folder)
             try:
                 _lock(fd, project)
-                found = _read(fd)
-                lock = cls(fd, Holder(pid=os.getpid(), host=socket.gethostname(), started_at=now()), found)
+                holder = Holder(pid=os.getpid(), host=socket.gethostname(), started_at=now())
+                lock = cls(fd, holder, _read(fd).after())
                 lock._write()
             except BaseException:
                 os.close(fd)
@@ -98,16 +120,21 @@ class Lock:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Leave, without a word mostly: this audit was not cut, whatever its end was."""
+        """Leave without a word of this audit, mostly: it was not cut, whatever its end was."""
         try:
             if not self._words_stay:
-                os.ftruncate(self._fd, 0)
+                _put(self._fd, self._untold)
         finally:
             os.close(self._fd)
 
     def keep_words(self) -> None:
         """Let the next audit find that this one was cut."""
         self._words_stay = True
+
+    def told(self) -> None:
+        """Let the next audit find nothing of those that were cut before this one: people know of them."""
+        self._untold = Words()
+        self._write()
 
     @property
     def started_at(self) -> str:
@@ -121,18 +148,7 @@ class Lock:
         self._write()
 
     def _write(self) -> None:
-        """Put our words into the file, so that they outlast us, and the machine; on a full disk they go unsaid."""
-        held = self._holder
-        value: dict[str, Json] = {
-            "pid": held.pid,
-            "host": held.host,
-            "started_at": held.started_at,
-            "runs": list(held.runs),
-        }
-        with suppress(OSError):
-            os.ftruncate(self._fd, 0)
-            os.pwrite(self._fd, json.dumps(value).encode("ascii"), 0)
-            os.fsync(self._fd)
+        _put(self._fd, Words(holder=self._holder, cut=self._untold.cut, more=self._untold.more))
 
 
 def refuse_if_held(folder: Path, project: Path) -> None:
@@ -175,21 +191,52 @@ def _lock(fd: int, project: Path, kind: int = fcntl.LOCK_EX) -> None:
     except OSError as error:
         if error.errno not in {errno.EAGAIN, errno.EACCES}:
             raise
-        raise BusyError(project, _read(fd) or Holder()) from error
+        raise BusyError(project, _read(fd).holder or Holder()) from error
 
 
-def _read(fd: int) -> Holder | None:
-    """Return what stands in the file; None for nothing, and an empty holder for what nobody can read."""
-    data = os.pread(fd, _MOST, 0)
+def _put(fd: int, words: Words) -> None:
+    """Put words into the file, so that they outlast us, and the machine; on a full disk they go unsaid."""
+    value: dict[str, Json] = {**(_document(words.holder) if words.holder else {})}
+    if words.cut:
+        value["cut"], value["more"] = [_document(each) for each in words.cut], words.more
+    # One line: what is left of longer words behind it is nobody's.
+    data = json.dumps(value).encode("ascii") + b"\n" if value else b""
+    with suppress(OSError):
+        # Not emptied before: the room that its words have on a full disk stays theirs.
+        os.pwrite(fd, data, 0)
+        os.ftruncate(fd, len(data))
+        os.fsync(fd)
+
+
+def _document(holder: Holder) -> dict[str, Json]:
+    return {
+        "pid": holder.pid,
+        "host": holder.host,
+        "started_at": holder.started_at,
+        "runs": list(holder.runs),
+    }
+
+
+def _read(fd: int) -> Words:
+    """Return what stands in the file; of what nobody can read, that there was a holder."""
+    data = os.pread(fd, _MOST, 0).partition(b"\n")[0]
     if not data:
-        return None
+        return Words()
     try:
         value = json.loads(data)
-        return Holder(
-            pid=int(value["pid"]),
-            host=clean(str(value["host"])),
-            started_at=clean(str(value["started_at"])),
-            runs=tuple(clean(str(run)) for run in value["runs"]),
+        return Words(
+            holder=_holder(value) if "pid" in value else None,
+            cut=tuple(map(_holder, value.get("cut", ()))),
+            more=int(value.get("more", 0)),
         )
-    except (ValueError, KeyError, TypeError, RecursionError):
-        return Holder()
+    except (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError):
+        return Words(holder=Holder())
+
+
+def _holder(value: Mapping[str, Any]) -> Holder:
+    return Holder(
+        pid=None if value["pid"] is None else int(value["pid"]),
+        host=clean(str(value["host"])),
+        started_at=clean(str(value["started_at"])),
+        runs=tuple(clean(str(run)) for run in value["runs"]),
+    )

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 _GRAVEST_FIRST: Final = (RunStatus.ERROR, RunStatus.INCOMPLETE, RunStatus.FINDINGS, RunStatus.OK)
 
+_MOST_CUT_TOLD: Final = 3
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cut:
@@ -32,23 +34,30 @@ class Cut:
     done: int = 0
     jobs: int = 0
 
-    def __str__(self) -> str:
+    @property
+    def who(self) -> str:
+        """Say which audit it was."""
+        holder = self.holder
+        known = holder.pid is not None
+        return f"process {holder.pid} on {holder.host}, since {holder.started_at}" if known else "it has left no name"
+
+    @property
+    def how(self) -> str:
+        """Say how far it came."""
         if self.run_id is None:
-            how = "before anything had started"
-        elif self.ended:
-            how = f"after run {self.run_id} had ended, before that was reported"
-        else:
-            how = f"during run {self.run_id}, when {self.done} of {self.jobs} outcomes were there"
-        who = f"process {self.holder.pid} on {self.holder.host}, since {self.holder.started_at}"
-        return f"the former audit ({who if self.holder.pid is not None else 'it has left no name'}) was cut {how}"
+            return "before anything had started"
+        if self.ended:
+            return f"after run {self.run_id} had ended, before that was reported"
+        return f"during run {self.run_id}, when {self.done} of {self.jobs} outcomes were there"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Audit:
     """Hold what became of an audit.
 
-    `differences` are those of the runs, as far as they could be told; `problems` say what the audit itself could not
-    do; `events` are what people are told; `ended_as` says that a signal ended it.
+    `differences` are those of the runs, as far as they could be told; `cut` are the audits before it that did not come
+    to their end, the newest last, and `cut_earlier` counts those before these; `problems` say what the audit itself
+    could not do; `events` are what people are told; `ended_as` says that a signal ended it.
     """
 
     project: str
@@ -56,7 +65,8 @@ class Audit:
     finished_at: str = ""
     runs: tuple[Run, ...] = ()
     differences: tuple[Difference, ...] = ()
-    cut: Cut | None = None
+    cut: tuple[Cut, ...] = ()
+    cut_earlier: int = 0
     problems: tuple[str, ...] = ()
     events: tuple[Event, ...] = ()
     delivery: Delivery = Delivery()
@@ -79,7 +89,21 @@ class Audit:
     def noteworthy(self) -> bool:
         """Tell whether somebody has to read of it: something changed, or not everything was looked at and done."""
         quiet = self.status in {RunStatus.OK, RunStatus.FINDINGS}
-        return self.changed or not quiet or self.cut is not None or bool(self.delivery.failed)
+        return self.changed or not quiet or bool(self.cut) or bool(self.delivery.failed)
+
+
+def cut_text(audit: Audit) -> str:
+    """Say which former audits were cut, all in one; empty when all came to their end."""
+    if not audit.cut:
+        return ""
+    newest = audit.cut[-1]
+    count = audit.cut_earlier + len(audit.cut)
+    if count == 1:
+        return f"the former audit ({newest.who}) was cut {newest.how}"
+    told = audit.cut[-_MOST_CUT_TOLD:]
+    more = f"{count - len(told)} earlier ones; " if count > len(told) else ""
+    each = "; ".join(f"{cut.how} ({cut.who})" for cut in told)
+    return f"{count} former audits were cut: {more}{each}"
 
 
 def exit_code(audit: Audit, exit_on: ExitOn) -> int:

@@ -6,6 +6,7 @@ import textwrap
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
+from remoterun.audit.outcome import cut_text
 from remoterun.compare import FactChange, FindingChange, Kind, NumberChange, TargetChange, fold
 from remoterun.errors import clean
 from remoterun.model import Severity
@@ -45,8 +46,8 @@ def paragraph(audit: Audit) -> str:
 
 def _sentences(audit: Audit) -> Iterator[str]:
     yield f"remoterun audit of {audit.project}, {_time(audit.started_at)}."
-    if audit.cut is not None:
-        yield f"{_capital(str(audit.cut))}."
+    if audit.cut:
+        yield f"{_capital(cut_text(audit))}."
     compared = {difference.after.run_id: difference for difference in audit.differences}
     for run in audit.runs:
         yield from _of_run(run, compared.get(run.run_id))

@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing, suppress
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -136,6 +137,11 @@ class Fleet:
         wait_for((self.folder / "two" / "waiting").exists, "the payload to wait", limit_s=60)
         wait_for(lambda: self.outcomes() == 1, "the other target to be done", limit_s=60)
         return process
+
+    def is_at_work(self, process: subprocess.Popen[bytes]) -> bool:
+        """Tell whether an audit has begun a run, and said so."""
+        locks = [lock.read_text() for lock in self.state.glob("remoterun/audits/*/lock")]
+        return any(f'{{"pid": {process.pid},' in words and "-" in words.partition("runs")[2] for words in locks)
 
     def go_on(self) -> None:
         (self.folder / "two" / "wait").unlink()
@@ -338,6 +344,32 @@ def test_a_killed_one_is_told_of(fleet: Fleet, chat: Receiver) -> None:
     assert failed.startswith(f"the audit itself failed: the former audit (process {first.pid} on ")
     assert new == "new: one: step_2: LK001 bad: 3 NaN in w"
     assert fleet.audit() == Result(status=1, stdout=b"", stderr="")
+    assert len(chat.bodies) == 1
+
+
+def test_several_that_were_cut_in_a_row_are_told_of_once(fleet: Fleet, chat: Receiver) -> None:
+    fleet.says(AUDIT + ALERTS)
+    pids = []
+    (fleet.folder / "two" / "wait").touch()
+    for number in (signal.SIGKILL, signal.SIGTERM, signal.SIGKILL):
+        process = fleet.start()
+        pids.append(process.pid)
+        wait_for(partial(fleet.is_at_work, process), "a run to begin", limit_s=60)
+        assert b"were cut" not in end(process, number).stdout
+    (fleet.folder / "two" / "wait").unlink()
+    (fleet.folder / "playbooks").mkdir()
+    (fleet.folder / "playbooks" / "look.yaml").write_text("steps: [{payload: none-of-that-name}]\n")
+    # One that can't even begin tells nobody but those who have alerts, if they want them.
+    fleet.says(AUDIT)
+    assert (fleet.audit().status, chat.bodies) == (2, [])
+    (fleet.folder / "playbooks" / "look.yaml").unlink()
+    fleet.says(AUDIT + ALERTS)
+    document = fleet.audit("--output", "json").document
+    assert [cut["pid"] for cut in document["cut"]] == pids
+    assert "3 former audits were cut: during run 20" in document["summary"]
+    (body,) = chat.bodies
+    assert body.startswith("the audit itself failed: 3 former audits were cut: during run 20")
+    assert fleet.audit() == Result(status=0, stdout=b"", stderr="")
     assert len(chat.bodies) == 1
 
 

@@ -50,18 +50,18 @@ def test_who_holds_it_is_told(tmp_path: Path, holder: subprocess.Popen[bytes]) -
         )
     holder.communicate()
     with Lock.take(tmp_path, Path("/srv/fleet")) as lock:
-        assert lock.cut is None
+        assert lock.left.cut == ()
 
 
 def test_who_was_killed_is_told_once(tmp_path: Path, holder: subprocess.Popen[bytes]) -> None:
-    holder.send_signal(signal.SIGKILL)
-    holder.communicate()
+    end_of(holder)
     refuse_if_held(tmp_path, Path("/srv/fleet"))
     with Lock.take(tmp_path, Path("/srv/fleet")) as lock:
-        assert lock.cut is not None
-        assert (lock.cut.pid, lock.cut.runs) == (holder.pid, ("run-1", "run-2"))
+        (cut,) = lock.left.cut
+        assert (cut.pid, cut.runs) == (holder.pid, ("run-1", "run-2"))
+        lock.told()
     with Lock.take(tmp_path, Path("/srv/fleet")) as lock:
-        assert lock.cut is None
+        assert lock.left.cut == ()
 
 
 def test_two_may_look_at_once(tmp_path: Path) -> None:
@@ -89,23 +89,57 @@ def test_who_leaves_its_words_was_cut(tmp_path: Path) -> None:
         lock.note("run-1")
         lock.keep_words()
     with Lock.take(tmp_path, Path("/srv/fleet")) as lock:
-        assert lock.cut is not None
-        assert lock.cut.runs == ("run-1",)
+        (cut,) = lock.left.cut
+        assert cut.runs == ("run-1",)
+
+
+def test_of_all_that_were_cut_the_next_one_tells(tmp_path: Path) -> None:
+    for number in range(60):
+        with Lock.take(tmp_path, Path("/srv/fleet")) as lock:
+            lock.note(f"run-{number}")
+            lock.keep_words()
+    with Lock.take(tmp_path, Path("/srv/fleet")) as lock:
+        assert [cut.runs for cut in lock.left.cut] == [(f"run-{number}",) for number in range(10, 60)]
+        assert lock.left.more == 10
+        # This one comes to its end, but can't tell anybody.
+    with Lock.take(tmp_path, Path("/srv/fleet")) as lock:
+        assert (len(lock.left.cut), lock.left.more) == (50, 10)
+        lock.told()
+    assert (tmp_path / "lock").read_bytes() == b""
+
+
+def test_a_disk_that_is_full_by_now_takes_no_words_away(tmp_path: Path, holder: subprocess.Popen[bytes]) -> None:
+    end_of(holder)
+    second = subprocess.Popen(
+        [sys.executable, "-c", NO_ROOM + HOLD, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert second.stdout is not None
+    assert second.stdout.readline() == b"held\n"
+    end_of(second)
+    with Lock.take(tmp_path, Path("/srv/fleet")) as lock:
+        assert [cut.pid for cut in lock.left.cut] == [holder.pid]
+
+
+def end_of(process: subprocess.Popen[bytes]) -> None:
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
 
 
 def test_an_error_is_no_cut(tmp_path: Path) -> None:
     with pytest.raises(ZeroDivisionError), Lock.take(tmp_path, Path("/srv/fleet")):
         raise ZeroDivisionError
     with Lock.take(tmp_path, Path("/srv/fleet")) as lock:
-        assert lock.cut is None
+        assert lock.left.cut == ()
 
 
-@pytest.mark.parametrize("words", [b"{", b"[1]", b'{"pid": null}', b"\xff" * 40, b'{"pid": 1, "runs": 3}', b"[" * 9000])
+@pytest.mark.parametrize(
+    "words", [b"{", b"[1]", b'{"pid": null}', b"\xff" * 40, b'{"pid": 1, "runs": 3}', b"[" * 9000, b'{"more": 1e999}']
+)
 def test_words_that_nobody_can_read(tmp_path: Path, words: bytes) -> None:
     (tmp_path / "lock").write_bytes(words)
     with Lock.take(tmp_path, Path("/srv/fleet")) as lock:
-        assert lock.cut is not None
-        assert lock.cut.pid is None
+        (cut,) = lock.left.cut
+        assert cut.pid is None
 
 
 def test_a_folder_that_can_not_be_used(tmp_path: Path) -> None:
