@@ -75,7 +75,7 @@ def audit(
         done = perform_audit(root, default_folder(), settings, playbooks or (), ending)
     except BusyError as error:
         return _busy(root, error, output)
-    signals.finish(None)
+    signals.finish(None if ending.status is None else ending.status.exit_code - 128)
     for said in (*done.problems, *done.delivery.failed):
         tell(f"remoterun: {clean(said)}\n")
     wanted = exit_on or settings.exit_on

@@ -7,6 +7,7 @@ import os
 import re
 from typing import TYPE_CHECKING, Final
 
+from remoterun.cli import signals
 from remoterun.cli.output import tell
 from remoterun.console.outlet import Outlet
 from remoterun.errors import ConfigError, Problem, clean
@@ -43,8 +44,8 @@ class EventSink:
         self.outlet = Outlet(self._file, on_broken=self._broken)
 
     def close(self) -> None:
-        """Wait until everything is written, and close it."""
-        self.outlet.drain()
+        """Wait until everything is written, after a signal not longer than its reader takes some; and close it."""
+        self.outlet.drain(signals.hurried)
         try:
             self._file.close()
         except OSError as error:

@@ -91,7 +91,9 @@ def settle_streams() -> None:
 
 
 def tell(text: str) -> None:
-    """Write to standard error, if that can be written at all."""
+    """Write to standard error, if that can be written at all; after a signal, not to a reader that takes nothing."""
+    if signals.hurried() and not signals.room_comes(2):
+        return
     with suppress(OSError, ValueError):
         sys.stderr.write(text)
         sys.stderr.flush()

@@ -154,6 +154,7 @@ class _Performance:
             is_terminal=sys.stderr.isatty() and os.environ.get("TERM") != "dumb",
             output=sys.stdout if streams_out else None,
             on_output_closed=self._reader_gone if streams_out else None,
+            hurried=signals.hurried,
         )
 
     def _listener(self, console: Console, write: OnEvent, backlog: Backlog) -> OnEvent:

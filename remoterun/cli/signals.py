@@ -91,17 +91,23 @@ def finish(number: int | None = None) -> None:
     finishing.go_on()
 
 
+def hurried() -> bool:
+    """Tell whether a signal has come, and only a result is still to be written."""
+    handler = _signal.getsignal(_signal.SIGINT)
+    return isinstance(handler, _Finishing) and handler.number is not None
+
+
 class _Finishing:
     """Handle signals while a result is written."""
 
     def __init__(self, number: int | None) -> None:
-        self._number = number
+        self.number = number
         self._ticks = 0
 
     def __call__(self, number: int, _frame: FrameType | None) -> None:
-        if self._number is not None:
+        if self.number is not None:
             os._exit(128 + number)
-        self._number = number
+        self.number = number
 
     def go_on(self) -> None:
         """Look again in a second; that also wakes a write that began just when a signal came."""
@@ -109,17 +115,17 @@ class _Finishing:
 
     def tick(self, _number: int, _frame: FrameType | None) -> None:
         """Leave when that is due."""
-        if self._number is not None:
+        if self.number is not None:
             self._ticks += 1
-            if self._ticks > _MOST_TICKS or not _room_comes():
-                os._exit(128 + self._number)
+            if self._ticks > _MOST_TICKS or not room_comes(1):
+                os._exit(128 + self.number)
         self.go_on()
 
 
-def _room_comes() -> bool:
-    """Wait a second until standard output takes something, or is known to be broken."""
+def room_comes(descriptor: int) -> bool:
+    """Wait a second until whoever reads a descriptor takes something, or it is known to be broken."""
     import select
 
     poll = select.poll()
-    poll.register(1, select.POLLOUT)
+    poll.register(descriptor, select.POLLOUT)
     return bool(poll.poll(1000))

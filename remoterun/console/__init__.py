@@ -74,6 +74,7 @@ class Console:
         height: rows, likewise.
         clock: returns monotonic seconds.
         on_output_closed: called once with the error, when `output` can't be written any more.
+        hurried: tells whether to give a reader of `stream` up that takes nothing.
     """
 
     def __init__(
@@ -88,6 +89,7 @@ class Console:
         height: int = 24,
         clock: Callable[[], float] = time.monotonic,
         on_output_closed: Callable[[Exception], None] | None = None,
+        hurried: Callable[[], bool] | None = None,
     ) -> None:
         shared = output is not None and same_place(stream, output)
         self._err = Outlet(stream, on_broken=on_output_closed if shared else None)
@@ -98,6 +100,7 @@ class Console:
         self._color = color
         self._verbosity = verbosity
         self._clock = clock
+        self._hurried = hurried
         self._size: Callable[[], tuple[int, int]] = lambda: _size_of(stream, (width, height))
         self._screen = Screen(self._err, color=color) if is_terminal and verbosity >= 0 else None
         self._board = Board()
@@ -132,8 +135,8 @@ class Console:
         if self._screen:
             self._screen.erase(self._size()[0])
             self._screen = None
-        self._out.drain()
-        self._err.drain()
+        self._out.drain(None if self._shows_programs else self._hurried)
+        self._err.drain(self._hurried)
 
     def __call__(self, event: Event) -> None:
         """Take one event."""

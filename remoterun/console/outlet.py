@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 import select
 import stat
+import time
 from typing import TYPE_CHECKING, Final, TextIO
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+_LOOK_MS: Final = 1000
+_HURRIED_S: Final = 20.0
 # POLLOUT promises room for this much in a pipe, so that a write of it does not block (pipe(7)); POSIX's minimum is 512.
 _SURE_BYTES: Final = select.PIPE_BUF
 
@@ -53,9 +56,12 @@ class Outlet:
         """Write as much of what is waiting as goes without waiting."""
         self._attempt(lambda: self._send(0))
 
-    def drain(self) -> None:
-        """Write everything that is waiting, however long the reader takes."""
-        self._attempt(lambda: self._send(None))
+    def drain(self, hurried: Callable[[], bool] | None = None) -> None:
+        """Write everything that is waiting, however long the reader takes.
+
+        Once `hurried` says so, a reader is given up that takes nothing for a second, or not all in twenty.
+        """
+        self._attempt(lambda: self._drain(hurried))
 
     def _write_now(self, data: bytes) -> None:
         # A text stream without bytes below it (io.StringIO) takes the text itself.
@@ -67,18 +73,28 @@ class Outlet:
             buffer.write(data)
         self._stream.flush()
 
-    def _send(self, patience_ms: int | None) -> None:
-        """Write what is waiting, as long as the pipe has room within a time (None: for ever)."""
-        if self.pipe is None or not self._pending:
-            return
+    def _send(self, patience_ms: int) -> bool:
+        """Write what is waiting, as long as the pipe has room, for which it has a time; tell whether anything went."""
+        if self.pipe is None:
+            return False
         poll = select.poll()
         poll.register(self.pipe, select.POLLOUT)
         sent = 0
-        while sent < len(self._pending) and poll.poll(patience_ms):
+        while sent < len(self._pending) and poll.poll(0 if sent else patience_ms):
             sent += os.write(self.pipe, self._pending[sent : sent + _SURE_BYTES])
         del self._pending[:sent]
+        return bool(sent)
 
-    def _attempt(self, action: Callable[[], None]) -> None:
+    def _drain(self, hurried: Callable[[], bool] | None) -> None:
+        give_up = float("inf")
+        while self._pending:
+            moves = self._send(_LOOK_MS)
+            if hurried is not None and hurried():
+                give_up = min(give_up, time.monotonic() + _HURRIED_S)
+                if not moves or time.monotonic() > give_up:
+                    raise TimeoutError("its reader takes nothing")
+
+    def _attempt(self, action: Callable[[], object]) -> None:
         if self.broken:
             return
         try:
