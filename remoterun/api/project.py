@@ -164,7 +164,7 @@ class Project:
                     problems += [problem for problem in error.problems if problem not in problems]
         if problems:
             raise ConfigError(problems)
-        return _plan(playbook.name, playbook.sha256, jobs, choice, playbook.secrets)
+        return self._plan(playbook.name, playbook.sha256, jobs, choice, playbook.secrets)
 
     def _payloads(self, playbook: Playbook) -> list[PayloadInfo]:
         """Find the payload of every step; all that are not there are told at once."""
@@ -195,7 +195,7 @@ class Project:
             )
             for target in self.select(choice)
         ]
-        return replace(_plan("attached", None, jobs, choice), run_id=run_id)
+        return replace(self._plan("attached", None, jobs, choice), run_id=run_id)
 
     def plan_work(self, name: str, work: Work, choice: Choice) -> Plan:
         """Plan a script or a program on the chosen targets.
@@ -217,7 +217,26 @@ class Project:
             )
             for target in self.select(choice)
         ]
-        return _plan(name, None, jobs, choice)
+        return self._plan(name, None, jobs, choice)
+
+    def _plan(
+        self,
+        name: str,
+        sha256: str | None,
+        jobs: Iterable[Job],
+        choice: Choice,
+        secrets: Mapping[str, SecretSource] = MappingProxyType({}),
+    ) -> Plan:
+        return Plan(
+            run_id=new_run_id(),
+            playbook=name,
+            playbook_sha256=sha256,
+            jobs=tuple(jobs),
+            secrets={**secrets, **choice.secrets},
+            targets_at_once=choice.targets_at_once,
+            use_cache=choice.use_cache,
+            project=str(self.root.resolve()) if self.root else "",
+        )
 
 
 def _job(
@@ -319,21 +338,3 @@ def new_run_id() -> str:
     """Make an id that sorts by time and is nobody else's."""
     stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
     return f"{stamp}-{secrets.token_hex(4)}"
-
-
-def _plan(
-    name: str,
-    sha256: str | None,
-    jobs: Iterable[Job],
-    choice: Choice,
-    secrets: Mapping[str, SecretSource] = MappingProxyType({}),
-) -> Plan:
-    return Plan(
-        run_id=new_run_id(),
-        playbook=name,
-        playbook_sha256=sha256,
-        jobs=tuple(jobs),
-        secrets={**secrets, **choice.secrets},
-        targets_at_once=choice.targets_at_once,
-        use_cache=choice.use_cache,
-    )

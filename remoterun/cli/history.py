@@ -68,6 +68,7 @@ def _status(kept: Kept) -> str:
 def _describe(kept: Kept) -> dict[str, Json]:
     return {
         "run_id": kept.run_id,
+        "project": kept.project or None,
         "playbook": kept.playbook,
         "status": _status(kept),
         "started_at": kept.started_at,

@@ -77,11 +77,15 @@ def _of_history(names: Sequence[str], newest: int | None) -> tuple[str, bytes]:
             found = list({kept.run_id: kept for kept in map(history.find, names)}.values())
         else:
             every = history.runs()
-            found = [kept for kept in every if kept.playbook == every[0].playbook][:newest]
+            found = [kept for kept in every if _line(kept) == _line(every[0])][:newest]
         if not found:
             raise HistoryError("no run has been kept yet")
         data = page(map(history.run, found), _differences(history, found))
     return max(found, key=lambda kept: kept.started_at).run_id, data
+
+
+def _line(kept: Kept) -> tuple[str, str]:
+    return kept.project, kept.playbook
 
 
 def _differences(history: History, found: Sequence[Kept]) -> Iterator[dict[str, Json]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, Self
 
@@ -11,6 +12,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _FOLDER: Final = "running"
+# Whoever looks at a lock, or clears it away, holds it for some microseconds, or longer on a busy machine.
+_BEGIN_S: Final = 0.25
+_LOOK_S: Final = 0.004
+_PAUSE_S: Final = 0.002
 
 
 class Alive:
@@ -22,7 +27,7 @@ class Alive:
 
     @classmethod
     def begin(cls, folder: Path, run_id: str) -> Self:
-        """Take the lock of a run.
+        """Take the lock of a run, and clear away those of runs whose processes were killed.
 
         Raises:
             BlockingIOError: when another process carries this run out.
@@ -31,13 +36,18 @@ class Alive:
         path = folder / _FOLDER / run_id
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         path.parent.mkdir(exist_ok=True, mode=0o700)
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BaseException:
+        sweep(folder)
+        while True:
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                _lock(fd, fcntl.LOCK_EX, _BEGIN_S)
+                if _is_at(path, fd):
+                    return cls(path, fd)
+            except BaseException:
+                os.close(fd)
+                raise
+            # It was cleared away in between: what is locked has no name any more.
             os.close(fd)
-            raise
-        return cls(path, fd)
 
     def end(self) -> None:
         """Give the lock back."""
@@ -54,7 +64,7 @@ def is_running(folder: Path, run_id: str) -> bool:
     except OSError:
         return False
     try:
-        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        _lock(fd, fcntl.LOCK_SH, _LOOK_S)
     except BlockingIOError:
         return True
     except OSError:
@@ -62,3 +72,43 @@ def is_running(folder: Path, run_id: str) -> bool:
     finally:
         os.close(fd)
     return False
+
+
+def sweep(folder: Path) -> None:
+    """Clear away the locks that nobody holds: their processes were killed. Where that can't be done, they stay."""
+    with suppress(OSError), os.scandir(folder / _FOLDER) as entries:
+        for entry in entries:
+            with suppress(OSError):
+                _clear_away(folder / _FOLDER / entry.name)
+
+
+def _clear_away(path: Path) -> None:
+    fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        # Only who holds the lock of a file takes its name away, so that a new one of the same name is safe.
+        if _is_at(path, fd):
+            path.unlink()
+    finally:
+        os.close(fd)
+
+
+def _is_at(path: Path, fd: int) -> bool:
+    try:
+        return os.path.samestat(path.stat(), os.fstat(fd))
+    except FileNotFoundError:
+        return False
+
+
+def _lock(fd: int, kind: int, patience_s: float) -> None:
+    """Take a lock; raises BlockingIOError when another process keeps it."""
+    give_up = time.monotonic() + patience_s
+    while True:
+        try:
+            fcntl.flock(fd, kind | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > give_up:
+                raise
+            time.sleep(_PAUSE_S)
+        else:
+            return

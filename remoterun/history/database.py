@@ -103,6 +103,25 @@ _SCRIPTS: Final = (
     ) WITHOUT ROWID;
     CREATE INDEX standing_by_wording ON standing (wording);
     """,
+    # Which project runs are of: empty where nobody knows one.
+    """
+    ALTER TABLE runs ADD COLUMN project TEXT NOT NULL DEFAULT '';
+    DROP INDEX runs_to_follow;
+    DROP INDEX runs_by_playbook;
+    CREATE INDEX runs_to_follow ON runs (project, playbook, number) WHERE followed = 0;
+    CREATE INDEX runs_by_playbook ON runs (playbook, project, number);
+    CREATE TABLE targets_of_projects (
+        number INTEGER PRIMARY KEY,
+        project TEXT NOT NULL,
+        playbook TEXT NOT NULL,
+        target TEXT NOT NULL,
+        name TEXT,
+        UNIQUE (playbook, project, target)
+    );
+    INSERT INTO targets_of_projects SELECT number, '', playbook, target, name FROM targets;
+    DROP TABLE targets;
+    ALTER TABLE targets_of_projects RENAME TO targets;
+    """,
 )
 
 
@@ -148,9 +167,10 @@ def connect(folder: Path, *, create: bool) -> sqlite3.Connection:
     try:
         # Where the names of its tables are damaged, the words for that can't be read either.
         with reading():
-            database.execute("PRAGMA foreign_keys = ON")
             database.execute("PRAGMA synchronous = NORMAL")
+            # Not before: a table that is made anew would take with it what refers to it.
             _bring_up_to_date(database)
+            database.execute("PRAGMA foreign_keys = ON")
     except BaseException:
         database.close()
         raise

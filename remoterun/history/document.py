@@ -34,6 +34,7 @@ def trails_document(trails: Sequence[Trail]) -> dict[str, Json]:
 
 def _trail(trail: Trail) -> Json:
     return {
+        "project": plain(trail.project) or None,
         "playbook": plain(trail.playbook),
         "target": plain(trail.target),
         "name": plain(trail.name),
@@ -72,6 +73,7 @@ def history_schema() -> dict[str, Json]:
     gone: dict[str, Json] = {**standing_fields(), "last": _MOMENT, "gone": _MOMENT}
     silence: Json = {"anyOf": [object_schema("", silence_fields()), {"type": "null"}]}
     trail: dict[str, Json] = {
+        "project": {"type": ["string", "null"], "description": "Its folder; null where none is known."},
         "playbook": {"type": "string"},
         "target": {"type": "string"},
         "name": {"type": ["string", "null"]},
@@ -84,11 +86,11 @@ def history_schema() -> dict[str, Json]:
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": HISTORY_SCHEMA,
         **object_schema(
-            "How targets fared in the newest runs of each playbook.",
+            "How targets fared in the newest runs of each playbook and project.",
             {
                 "schema": {"const": HISTORY_SCHEMA},
                 "remoterun": {"type": "string"},
-                "trails": array_schema("One for each playbook and target.", trail),
+                "trails": array_schema("One for each playbook of a project, and target.", trail),
             },
         ),
         "$defs": definitions(),

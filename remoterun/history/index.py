@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from remoterun.compare import Identity, Kind, Moment, Silence, Standing, TargetState
 from remoterun.compare.seen import see
@@ -34,6 +34,13 @@ _WORST: Final = (
     *(Status.RUNNING, Status.FINDINGS, Status.OK),
 )
 """Of several steps, the first of these stands for the target."""
+
+
+class Line(NamedTuple):
+    """Name runs that can be compared: those of one playbook in one project, which is empty where they know none."""
+
+    project: str
+    playbook: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +79,7 @@ _ENTRIES: Final = """
     SELECT targets.number, targets.target, name, run, (SELECT number FROM runs WHERE number = heard), silence
     FROM targets CROSS JOIN entries ON entries.target = targets.number
     AND run = (SELECT max(run) FROM entries WHERE entries.target = targets.number AND run <= ?)
-    WHERE playbook = ?
+    WHERE playbook = ? AND project = ?
 """
 _STANDING: Final = """
     SELECT spells.target, finding, since_id, since_at, spells.number, wordings.number, body, known
@@ -81,9 +88,9 @@ _STANDING: Final = """
 """
 
 
-def entries(database: sqlite3.Connection, playbook: str, run: int) -> dict[str, Entry]:
-    """Return what is known of every target of a playbook after a run and those before it."""
-    found = database.execute(_ENTRIES, (run, playbook)).fetchall()
+def entries(database: sqlite3.Connection, line: Line, run: int) -> dict[str, Entry]:
+    """Return what is known of every target of a line after a run and those before it."""
+    found = database.execute(_ENTRIES, (run, line.playbook, line.project)).fetchall()
     standing = {last: _standing(database, last) for last in {row[3] for row in found}}
     return {
         target: Entry(
@@ -136,25 +143,60 @@ def _read_silence(target: str, name: str | None, text: str) -> Silence:
 
 def follow(database: sqlite3.Connection, number: int, run: Run) -> None:
     """Write what a run leaves behind, after all before it were followed; later ones have to be followed anew."""
+    line = line_of(database, number)
+    _adopt(database, line, number)
     later = database.execute(
-        "SELECT number FROM runs WHERE playbook = ? AND number >= ? AND followed = 1", (plain(run.playbook), number)
+        "SELECT number FROM runs WHERE playbook = ? AND project = ? AND number >= ? AND followed = 1",
+        (line.playbook, line.project, number),
     ).fetchall()
     unfollow(database, [row[0] for row in later])
-    before = entries(database, str(plain(run.playbook)), number)
+    before = entries(database, line, number)
     now = Moment(run_id=run.run_id, at=run.started_at)
     for view in views(run).values():
-        entry = before.get(view.target) or _new_entry(database, run, view)
+        entry = before.get(view.target) or _new_entry(database, line, view.target)
         _follow_target(database, number, entry, view, now)
     database.execute("UPDATE runs SET followed = 1 WHERE number = ?", (number,))
 
 
-def _new_entry(database: sqlite3.Connection, run: Run, view: View) -> Entry:
+def line_of(database: sqlite3.Connection, number: int) -> Line:
+    """Return which runs a run can be compared with."""
+    return Line(*database.execute("SELECT project, playbook FROM runs WHERE number = ?", (number,)).fetchone())
+
+
+def _adopt(database: sqlite3.Connection, line: Line, number: int) -> None:
+    """Take over runs of no known project for the first run of one: those of its targets, and of theirs.
+
+    Runs of older versions know no project, and a history that begins anew would tell people everything once more.
+    """
+    known = "SELECT 1 FROM runs WHERE playbook = ? AND project = ? AND followed = 1 AND number <> ? LIMIT 1"
+    if not line.project or database.execute(known, (line.playbook, line.project, number)).fetchone():
+        return
+    targets_of: dict[int, set[str]] = {}
+    for run, target in database.execute(
+        "SELECT number, target FROM runs CROSS JOIN jobs ON run = number WHERE playbook = ? AND project = ''",
+        (line.playbook,),
+    ):
+        targets_of.setdefault(run, set()).add(target)
+    targets = {target for (target,) in database.execute("SELECT target FROM jobs WHERE run = ?", (number,))}
+    adopted: list[int] = []
+    while more := [run for run, its in targets_of.items() if not targets.isdisjoint(its)]:
+        targets.update(*(targets_of.pop(run) for run in more))
+        adopted += more
+    if not adopted:
+        return
+    each = [(line.project, line.playbook, target) for target in targets]
+    # What is left of an entry that was thrown away holds the name of the target.
+    database.executemany("DELETE FROM targets WHERE project = ? AND playbook = ? AND target = ?", each)
+    database.executemany("UPDATE targets SET project = ? WHERE playbook = ? AND project = '' AND target = ?", each)
+    database.executemany("UPDATE runs SET project = ? WHERE number = ?", [(line.project, run) for run in adopted])
+
+
+def _new_entry(database: sqlite3.Connection, line: Line, target: str) -> Entry:
     # The target may be there already, without any run.
-    database.execute(
-        "INSERT OR IGNORE INTO targets (playbook, target) VALUES (?, ?)", (plain(run.playbook), view.target)
-    )
+    key = (line.project, line.playbook, target)
+    database.execute("INSERT OR IGNORE INTO targets (project, playbook, target) VALUES (?, ?, ?)", key)
     (number,) = database.execute(
-        "SELECT number FROM targets WHERE playbook = ? AND target = ?", (plain(run.playbook), view.target)
+        "SELECT number FROM targets WHERE project = ? AND playbook = ? AND target = ?", key
     ).fetchone()
     return Entry(number=number, name=None, run=0, heard=None, standing=(), silence=None, rows={})
 

@@ -118,8 +118,12 @@ class _Entry:
         plan, database = event.plan, self._database
         body, packs = pack_plan(plan)
         run = database.execute(
-            "INSERT INTO runs (id, playbook, playbook_sha256, remoterun, started_at, plan) VALUES (?, ?, ?, ?, ?, ?)",
-            (plan.run_id, plain(plan.playbook), plan.playbook_sha256, VERSION, event.started_at, body),
+            "INSERT INTO runs (id, project, playbook, playbook_sha256, remoterun, started_at, plan) "
+            "VALUES (?, ?, ?, ?, ?, ?, ?)",
+            (
+                *(plan.run_id, plain(plan.project), plain(plan.playbook), plan.playbook_sha256),
+                *(VERSION, event.started_at, body),
+            ),
         )
         self._run = run.lastrowid or 0
         database.executemany("INSERT OR IGNORE INTO packs VALUES (?, ?)", packs.items())

@@ -6,7 +6,7 @@ import sqlite3
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from remoterun.errors import ConfigError, TargetError
-from remoterun.history.alive import is_running
+from remoterun.history.alive import is_running, sweep
 from remoterun.history.database import NewerHistoryError, connect, reading
 from remoterun.history.retention import before, forget
 from remoterun.history.stored import stored_records
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from remoterun.compare import Difference
+    from remoterun.compare.numbers import Tolerance
     from remoterun.history.trail import Trail
     from remoterun.model import Json
 
@@ -35,10 +36,12 @@ class HistoryError(ConfigError):
 class Kept:
     """Describe one run of the history; `status` is None for one that was cut, `running` while it goes on.
 
+    `project` is the folder that it comes from, empty where nobody knows one.
     `counts` are its outcomes by status; `jobs` says how many there ought to be.
     """
 
     run_id: str
+    project: str
     playbook: str
     started_at: str
     finished_at: str | None
@@ -62,6 +65,7 @@ class History:
         Raises:
             HistoryError: when there is none, or it can't be read.
         """
+        sweep(folder)
         try:
             return cls(folder, connect(folder, create=False))
         except FileNotFoundError as error:
@@ -84,11 +88,7 @@ class History:
 
     def runs(self, limit: int | None = None) -> list[Kept]:
         """List the runs, the newest first."""
-        rows = self._database.execute(
-            "SELECT number, id, playbook, started_at, finished_at, status FROM runs ORDER BY number DESC LIMIT ?",
-            (-1 if limit is None else limit,),
-        ).fetchall()
-        return [self._kept(*row) for row in rows]
+        return self._select("ORDER BY number DESC LIMIT ?", -1 if limit is None else limit)
 
     def find(self, name: str) -> Kept:
         """Return the run of an id, of an id's unique beginning, or the last one.
@@ -105,16 +105,23 @@ class History:
         raise HistoryError(f"no run {name} has been kept; the newest are: {newest}")
 
     def _beginning_with(self, name: str) -> list[Kept]:
-        rows = self._database.execute(
-            "SELECT number, id, playbook, started_at, finished_at, status FROM runs "
-            "WHERE substr(id, 1, ?) = ? ORDER BY number DESC LIMIT 4",
-            (len(name), name),
-        ).fetchall()
-        found = [self._kept(*row) for row in rows]
+        found = self._select("WHERE substr(id, 1, ?) = ? ORDER BY number DESC LIMIT 4", len(name), name)
         return [run for run in found if run.run_id == name] or found
 
+    def _select(self, which: str, *values: object) -> list[Kept]:
+        columns = "number, id, project, playbook, started_at, finished_at, status"
+        rows = self._database.execute(f"SELECT {columns} FROM runs {which}", values)  # noqa: S608  # our own
+        return [self._kept(*row) for row in rows.fetchall()]
+
     def _kept(
-        self, number: int, run_id: str, playbook: str, started_at: str, finished_at: str | None, status: str | None
+        self,
+        number: int,
+        run_id: str,
+        project: str,
+        playbook: str,
+        started_at: str,
+        finished_at: str | None,
+        status: str | None,
     ) -> Kept:
         counts = dict(
             self._database.execute("SELECT status, count(*) FROM jobs WHERE run = ? GROUP BY status", (number,))
@@ -123,6 +130,7 @@ class History:
             known = None if status is None else RunStatus(status)
         return Kept(
             run_id=run_id,
+            project=project,
             playbook=playbook,
             started_at=started_at,
             finished_at=finished_at,
@@ -162,22 +170,22 @@ class History:
     # --- one run after the other ---
 
     def previous(self, kept: Kept) -> Kept | None:
-        """Return the run to compare a run with: the last one before it of the same playbook that ended by itself.
+        """Return the run to compare a run with: the last one before it of its playbook that ended by itself.
 
-        It has at least one target in common with it.
+        It is of the same project, and has at least one target in common with it.
         """
         from remoterun.history.trail import previous
 
         self._catch_up()
-        number = previous(self._database, kept.playbook, self._number(kept))
+        number = previous(self._database, self._number(kept))
         return None if number is None else self._kept_of(number)
 
-    def comparable(self, playbook: str | None = None) -> tuple[Kept, Kept] | None:
-        """Return the newest run that has one to compare it with, of any playbook or of this one, and that one first."""
+    def comparable(self, *, playbook: str | None = None, project: str | None = None) -> tuple[Kept, Kept] | None:
+        """Return the newest run that has one to compare it with, and that one first; of any, or of these."""
         ended = self._database.execute(
             "SELECT number FROM runs WHERE status IS NOT NULL AND status <> 'detached' "
-            "AND (?1 IS NULL OR playbook = ?1) ORDER BY number DESC",
-            (playbook,),
+            "AND (?1 IS NULL OR playbook = ?1) AND (?2 IS NULL OR project = ?2) ORDER BY number DESC",
+            (playbook, project),
         ).fetchall()
         pairs = ((self.previous(kept), kept) for kept in (self._kept_of(number) for (number,) in ended))
         return next(((before, after) for before, after in pairs if before is not None), None)
@@ -186,10 +194,11 @@ class History:
         """Tell whether a run began before another one."""
         return self._number(one) < self._number(other)
 
-    def difference(self, before: Kept | None, after: Kept) -> Difference:
-        """Tell what is different in a run from an earlier one of the same playbook, or from nothing.
+    def difference(self, before: Kept | None, after: Kept, tolerances: Sequence[Tolerance] = ()) -> Difference:
+        """Tell what is different in a run from an earlier one of its playbook and project, or from nothing.
 
         Since when findings are there, and for how many runs targets were silent, is told by all runs before it.
+        `tolerances` say how far numbers may move, instead of what is their own.
 
         Raises:
             HistoryError: when the two can't be compared.
@@ -201,6 +210,11 @@ class History:
         if before is None:
             return difference(self._database, None, (number, run), self._run_of)
         earlier = self._comparable(before)
+        if before.playbook == after.playbook and before.project != after.project:
+            one, other = (f"the project {kept.project}" if kept.project else "no project" for kept in (before, after))
+            raise HistoryError(
+                f"{before.run_id} is a run of {one}, {after.run_id} of {other}: runs of one project can be compared"
+            )
         if before.playbook != after.playbook:
             raise HistoryError(
                 f"{before.run_id} is a run of {before.playbook}, {after.run_id} one of {after.playbook}: "
@@ -208,16 +222,22 @@ class History:
             )
         if self._number(before) >= number:
             raise HistoryError(f"{before.run_id} did not come before {after.run_id}")
-        return difference(self._database, (self._number(before), earlier), (number, run), self._run_of)
+        return difference(self._database, (self._number(before), earlier), (number, run), self._run_of, tolerances)
 
     def trails(
-        self, *, playbook: str | None = None, target: str | None = None, most: int = 30, with_ended: bool = False
+        self,
+        *,
+        project: str | None = None,
+        playbook: str | None = None,
+        target: str | None = None,
+        most: int = 30,
+        with_ended: bool = False,
     ) -> list[Trail]:
-        """Tell how targets fared in the newest runs of each playbook; see `history.trail.trails`."""
+        """Tell how targets fared in the newest runs of each playbook and project; see `history.trail.trails`."""
         from remoterun.history.trail import trails
 
         self._catch_up()
-        return list(trails(self._database, playbook, target, most, with_ended=with_ended))
+        return list(trails(self._database, project, playbook, target, most, with_ended=with_ended))
 
     def _catch_up(self) -> None:
         from remoterun.history.trail import catch_up
@@ -240,10 +260,9 @@ class History:
         return self.run(kept)
 
     def _kept_of(self, number: int) -> Kept:
-        row = self._database.execute(
-            "SELECT number, id, playbook, started_at, finished_at, status FROM runs WHERE number = ?", (number,)
-        ).fetchone()
-        return self._kept(*_still_there(row, f"number {number}"))
+        found = self._select("WHERE number = ?", number)
+        kept: Kept = _still_there(tuple(found) or None, f"number {number}")[0]
+        return kept
 
     def _number(self, kept: Kept) -> int:
         row = self._database.execute("SELECT number FROM runs WHERE id = ?", (kept.run_id,)).fetchone()

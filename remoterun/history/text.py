@@ -30,18 +30,24 @@ _LETTERS: Final = {
 
 
 def trails_text(trails: Sequence[Trail], *, width: int, color: bool, verbose: int = 0) -> str:
-    """Write trails for people, playbook by playbook, in lines of at most `width` cells, each ended by a newline.
+    """Write trails for people, in lines of at most `width` cells, each ended by a newline.
 
+    They come by playbook and, where there are several, by project.
     `verbose` also shows findings of severity info, what to do about each, and lists in full.
     """
     page = Page(width, color=color)
-    for playbook in dict.fromkeys(trail.playbook for trail in trails):
+    projects = {trail.project for trail in trails}
+    for line in dict.fromkeys((trail.project, trail.playbook) for trail in trails):
         page.gap()
-        _playbook(page, playbook, [trail for trail in trails if trail.playbook == playbook], verbose)
+        project, playbook = line
+        # Most people have one, and need not be told its name.
+        place = f" of {clean(project) or 'no project'}" if len(projects) > 1 else ""
+        own = [trail for trail in trails if (trail.project, trail.playbook) == line]
+        _playbook(page, f"{clean(playbook)}{place}", own, verbose)
     return page.text()
 
 
-def _playbook(page: Page, playbook: str, trails: Sequence[Trail], verbose: int) -> None:
+def _playbook(page: Page, title: str, trails: Sequence[Trail], verbose: int) -> None:
     runs = _runs(trails)
     ids = widest((trail.target for trail in trails), 32)
     names = widest((trail.name or "" for trail in trails), 24)
@@ -51,7 +57,7 @@ def _playbook(page: Page, playbook: str, trails: Sequence[Trail], verbose: int) 
     room = page.width - ids - names - steps - states - 10
     shown = runs[-max(room, 8) :]
     span = f"{moment_text(shown[0])} to {moment_text(shown[-1])}" if len(shown) > 1 else moment_text(shown[-1])
-    page.line(Span(playbook, "bold"), Span(f"  {plural(len(shown), 'run')}, {span}", "dim"), hang=2)
+    page.line(Span(title, "bold"), Span(f"  {plural(len(shown), 'run')}, {span}", "dim"), hang=2)
     for trail in trails:
         stops = {stop.run.run_id: stop.status for stop in trail.stops}
         strip = [stops.get(run.run_id) for run in shown]

@@ -15,9 +15,10 @@ from remoterun.records import dataclass
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from remoterun.compare import Difference
+    from remoterun.compare.numbers import Tolerance
     from remoterun.compare.seen import Seen
     from remoterun.compare.views import View
     from remoterun.history.index import Entry
@@ -47,9 +48,11 @@ class Ended:
 class Trail:
     """Tell how a target fared in the runs of a playbook: `stops` are the newest ones, the newest first.
 
-    `standing` are the findings after the last of them, `ended` those that went away during these runs.
+    `project` is empty where none is known; `standing` are the findings after the last of them, `ended` those that went
+    away during these runs.
     """
 
+    project: str
     playbook: str
     target: str
     name: str | None
@@ -62,6 +65,9 @@ class Trail:
 # --- following --------------------------------------------------------------------------------------------------------
 
 
+_OF_LINE: Final = "project = ? AND playbook = ?"
+
+
 def catch_up(database: sqlite3.Connection, ended: Callable[[int], Run | None]) -> None:
     """Follow the runs that were not followed when they ended: those that were cut, and those of older versions.
 
@@ -69,13 +75,16 @@ def catch_up(database: sqlite3.Connection, ended: Callable[[int], Run | None]) -
         database: the history.
         ended: returns the run of a number, or None while it goes on.
     """
-    for (playbook,) in database.execute("SELECT DISTINCT playbook FROM runs WHERE followed = 0").fetchall():
-        waiting = _numbers(database, "playbook = ? AND followed = 0", playbook)
+    # Runs that know no project come first: others may take them over.
+    for line in database.execute(
+        "SELECT DISTINCT project, playbook FROM runs WHERE followed = 0 ORDER BY project"
+    ).fetchall():
+        waiting = _numbers(database, f"{_OF_LINE} AND followed = 0", *line)
         first = next(((number, run) for number in waiting if (run := ended(number)) is not None), None)
         if first is None:
             continue
         # All after it followed from a state that lacked it.
-        for number in _numbers(database, "playbook = ? AND number >= ?", playbook, first[0]):
+        for number in _numbers(database, f"{_OF_LINE} AND number >= ?", *line, first[0]):
             run = first[1] if number == first[0] else ended(number)
             if run is not None:
                 _follow(database, number, run)
@@ -105,13 +114,15 @@ _PREVIOUS: Final = """
         AND runs.status IS NOT NULL AND runs.status <> 'detached'
         ORDER BY run DESC LIMIT 1
     ))
-    FROM targets WHERE playbook = :playbook AND target IN (SELECT target FROM jobs WHERE run = :run)
+    FROM targets
+    WHERE project = :project AND playbook = :playbook AND target IN (SELECT target FROM jobs WHERE run = :run)
 """
 
 
-def previous(database: sqlite3.Connection, playbook: str, run: int) -> int | None:
-    """Return the last run of a playbook before another one that ended by itself and has a target in common with it."""
-    (number,) = database.execute(_PREVIOUS, {"playbook": playbook, "run": run}).fetchone()
+def previous(database: sqlite3.Connection, run: int) -> int | None:
+    """Return the last run of a line before another one that ended by itself and has a target in common with it."""
+    line = index.line_of(database, run)
+    (number,) = database.execute(_PREVIOUS, {**line._asdict(), "run": run}).fetchone()
     return number if isinstance(number, int) else None
 
 
@@ -120,23 +131,24 @@ def difference(
     before: tuple[int, Run] | None,
     after: tuple[int, Run],
     run_of: Callable[[int], Run],
+    tolerances: Sequence[Tolerance] = (),
 ) -> Difference:
-    """Tell what is different in a run from an earlier one of the same playbook, or from nothing.
+    """Tell what is different in a run from an earlier one of the same line, or from nothing.
 
     Args:
         database: the history, caught up.
         before: number and run of the earlier one.
         after: those of the run.
         run_of: returns a run by its number.
+        tolerances: how far numbers may move, instead of what is their own.
     """
     number, run = after
-    latest = State(
-        targets={name: each.state({}) for name, each in index.entries(database, run.playbook, number - 1).items()}
-    )
+    line = index.line_of(database, number)
+    latest = State(targets={name: each.state({}) for name, each in index.entries(database, line, number - 1).items()})
     if before is None:
         return compare.difference(State(), run, latest)
-    known = index.entries(database, run.playbook, before[0])
-    return compare.difference(_state_after(known, before[1], run_of), run, latest)
+    known = index.entries(database, line, before[0])
+    return compare.difference(_state_after(known, before[1], run_of), run, latest, tolerances)
 
 
 def _state_after(entries: Mapping[str, Entry], run: Run, run_of: Callable[[int], Run]) -> State:
@@ -166,28 +178,37 @@ def _seen(view: View) -> dict[str, Seen]:
 
 
 def trails(
-    database: sqlite3.Connection, playbook: str | None, pattern: str | None, most: int, *, with_ended: bool
+    database: sqlite3.Connection,
+    project: str | None,
+    playbook: str | None,
+    pattern: str | None,
+    most: int,
+    *,
+    with_ended: bool,
 ) -> Iterator[Trail]:
-    """Yield the trails of targets, those of the playbook that ran last first.
+    """Yield the trails of targets, those of the line that ran last first.
 
     Args:
         database: the history, caught up.
+        project: only of this one; empty for runs without any.
         playbook: only of this one.
         pattern: only of targets whose id or name is like this.
         most: how many runs to tell of, the newest.
         with_ended: tell which findings went away.
     """
     newest = database.execute(
-        "SELECT playbook, max(number) FROM runs WHERE followed = 1 AND (?1 IS NULL OR playbook = ?1) "
-        "GROUP BY playbook ORDER BY max(number) DESC",
-        (playbook,),
+        "SELECT project, playbook, max(number) FROM runs "
+        "WHERE followed = 1 AND (?1 IS NULL OR playbook = ?1) AND (?2 IS NULL OR project = ?2) "
+        "GROUP BY playbook, project ORDER BY max(number) DESC",
+        (playbook, project),
     ).fetchall()
-    for each, last in newest:
-        for target, entry in index.entries(database, each, last).items():
+    for *names, last in newest:
+        line = index.Line(*names)
+        for target, entry in index.entries(database, line, last).items():
             if pattern is None or any(fnmatchcase(text, pattern) for text in (target, entry.name or "")):
                 stops = tuple(_stops(database, entry.number, most))
                 yield Trail(
-                    playbook=each,
+                    **line._asdict(),
                     target=target,
                     name=entry.name,
                     stops=tuple(stop for _, stop in stops),

@@ -197,7 +197,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """Hold everything a run will do, decided before any login."""
+    """Hold everything a run will do, decided before any login; `project` is the folder it comes from, if any."""
 
     run_id: str
     playbook: str
@@ -206,3 +206,4 @@ class Plan:
     secrets: Mapping[str, SecretSource] = field(default_factory=dict)
     targets_at_once: int = 64
     use_cache: bool = True
+    project: str = ""

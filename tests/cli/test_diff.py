@@ -107,6 +107,42 @@ def test_three_audits_tell_one_story(project: Project, tmp_path: Path) -> None:
     assert (across["before"], across["changed"]) == (found.document["before"], False)
 
 
+def test_projects_with_targets_of_the_same_names_are_told_apart(project: Project, tmp_path: Path) -> None:
+    other = Project(folder=tmp_path / "other")
+    other.folder.mkdir()
+    (other.folder / "inventory.yaml").write_text(INVENTORY.format(python=sys.executable, folder=other.folder), "utf-8")
+    for name in ("one", "two"):
+        _save(other.folder / name / "step_900/checkpoint.pt", 900)
+    runs = [_audit(each, "--output", "json").document["run_id"] for each in (project, other, project)]
+    found = _cli("diff", "--output", "json")
+    assert (found.status, found.document["before"]["run_id"]) == (0, runs[0])
+    assert _cli("diff", "--project", str(other.folder)).status == 2
+    refused = _cli("diff", runs[1], runs[2])
+    assert (refused.status, "runs of one project can be compared" in refused.stderr) == (2, True)
+    shown = _cli("history", "--project", str(other.folder / "."), "--output", "json").document
+    assert {trail["project"] for trail in shown["trails"]} == {str(other.folder)}
+    assert [len(trail["runs"]) for trail in _cli("history", "--output", "json").document["trails"]] == [2, 2, 1, 1]
+    assert _cli("history", "--project", str(tmp_path)).status == 2
+
+
+def test_the_result_goes_to_a_file_whole_or_not_at_all(project: Project, tmp_path: Path) -> None:
+    _audit(project)
+    _save(tmp_path / "one/step_200/checkpoint.pt", 200)
+    _audit(project)
+    file = tmp_path / "out"
+    for words in (["diff"], ["history"], ["history", "--output", "json"]):
+        shown = _cli(*words)
+        written = _cli(*words, "-o", str(file))
+        assert (written.status, written.stdout, file.read_bytes()) == (shown.status, b"", shown.stdout)
+    file.write_bytes(b"old")
+    for words in (["diff", "--playbook", "none"], ["history", "--playbook", "none"], ["diff", "--tolerance", "much"]):
+        assert _cli(*words, "-o", str(file)).status == 2
+        assert file.read_bytes() == b"old"
+    assert _cli("history", "-o", str(file), "gc").status == 2
+    assert _cli("diff", "-o", str(tmp_path / "nowhere" / "x")).status == 2
+    assert sorted(path.name for path in tmp_path.iterdir() if path.is_file()) == ["out"]
+
+
 def test_history_tells_runs_and_since_when(project: Project, tmp_path: Path) -> None:
     _audit(project)
     _save(tmp_path / "two/step_200/checkpoint.pt", 200, nan=True)

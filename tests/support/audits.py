@@ -90,7 +90,7 @@ def run(day: int, *outcomes: Outcome, playbook: str = "check-ckpt") -> Run:
     )
 
 
-def events(run: Run) -> list[Event]:
+def events(run: Run, project: str = "") -> list[Event]:
     """Tell a run as the journal hears it."""
     plan = runs.plan_of(*dict.fromkeys(each.target for each in run.outcomes), payload=run.playbook)
     jobs = tuple(
@@ -98,7 +98,7 @@ def events(run: Run) -> list[Event]:
         for each in run.outcomes
     )
     told: list[Event] = [
-        RunStarted(plan=replace(plan, run_id=run.run_id, jobs=jobs), started_at=run.started_at),
+        RunStarted(plan=replace(plan, run_id=run.run_id, jobs=jobs, project=project), started_at=run.started_at),
     ]
     for outcome in run.outcomes:
         told += [RecordArrived(target=outcome.target, step=outcome.step, record=each) for each in outcome.records]
@@ -106,11 +106,11 @@ def events(run: Run) -> list[Event]:
     return [*told, RunFinished(run=run)]
 
 
-def keep(folder: Path, run: Run, *, most: int | None = None) -> None:
+def keep(folder: Path, run: Run, *, most: int | None = None, project: str = "") -> None:
     """Write a run into a history; `most` events of it only, as when its process is killed."""
     troubles: list[str] = []
     journal = Journal(folder, troubles.append)
-    for event in events(run)[:most]:
+    for event in events(run, project)[:most]:
         journal(event)
     journal.close()
     assert troubles == []

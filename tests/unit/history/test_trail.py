@@ -29,7 +29,8 @@ from tests.support.project import strict_json
 from tests.support.runs import HOSTILE
 
 A, B, C = "kpro6/200", "kpro6/201", "kpro7/300"
-VERSION_1 = Path(__file__).parents[2] / "data/history/version-1.sqlite3"
+OLDER = Path(__file__).parents[2] / "data/history"
+VERSION_1, VERSION_2 = (OLDER / f"version-{number}.sqlite3" for number in (1, 2))
 
 
 def _found(history: History, earlier: str | None, later: str) -> Difference:
@@ -150,7 +151,7 @@ def test_runs_of_one_playbook_with_common_targets_are_compared(tmp_path: Path) -
         own = [kept[each.run_id] for each in days]
         assert [history.previous(each) for each in own] == [None, None, None, own[0]]
         assert history.comparable() == (own[0], own[3])
-        assert history.comparable("other") is None
+        assert history.comparable(playbook="other") is None
         with pytest.raises(HistoryError, match=f"{own[1].run_id} is a run of other, {own[3].run_id} one of check-ckpt"):
             history.difference(own[1], own[3])
         with pytest.raises(HistoryError, match="did not come before"):
@@ -264,6 +265,81 @@ def test_a_database_of_the_first_version_is_followed_from_its_beginning(tmp_path
     with closing(sqlite3.connect(tmp_path / "history.sqlite3")) as database:
         assert database.execute("PRAGMA user_version").fetchone() == (len(_SCRIPTS),)
         assert database.execute("SELECT count(*) FROM runs WHERE followed = 0").fetchone() == (0,)
+
+
+def test_a_database_of_the_second_version_keeps_what_it_knew(tmp_path: Path) -> None:
+    """Its first run has been forgotten, but not since when things are as they are."""
+    shutil.copy(VERSION_2, tmp_path / "history.sqlite3")
+    with History.open(tmp_path) as history:
+        trails = {trail.target: trail for trail in history.trails()}
+        assert [len(trail.stops) for trail in trails.values()] == [2, 2, 1]
+        assert [each.since.run_id for each in trails[A].standing] == ["20261031T020000Z-00000000"]
+        last, _, first = history.runs()
+        assert (last.project, history.previous(last)) == ("", first)
+    with closing(sqlite3.connect(tmp_path / "history.sqlite3")) as database:
+        assert database.execute("PRAGMA foreign_key_check").fetchall() == []
+        assert database.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+
+
+@pytest.mark.parametrize("version", [VERSION_1, VERSION_2])
+def test_the_first_project_with_their_targets_takes_over_runs_of_older_versions(tmp_path: Path, version: Path) -> None:
+    shutil.copy(version, tmp_path / "history.sqlite3")
+    with closing(sqlite3.connect(tmp_path / "history.sqlite3")) as database, database:
+        # What is too old is forgotten when a run begins.
+        database.execute("UPDATE runs SET started_at = ?", (run(0).started_at,))
+    keep(tmp_path, run(40, audited(A, [3], nan(3))), project="/srv/one")
+    keep(tmp_path, run(41, audited(A, [3], nan(3))), project="/srv/two")
+    keep(tmp_path, run(42, audited(C, [1])), project="/srv/three")
+    with History.open(tmp_path) as history:
+        third, second, first, *older = history.runs()
+        before = history.previous(first)
+        assert before is not None
+        assert before.project == "/srv/one"
+        found = history.difference(before, first)
+        since = [] if version is VERSION_1 else ["20261031T020000Z-00000000"]
+        assert [standing.since.run_id for standing in found.persisting] == since
+        assert history.previous(second) is None
+        # Of version 1, one run had all of these targets; of version 2, a run of C alone knew no other.
+        assert (history.previous(third) is None) is (version is VERSION_1)
+        assert {kept.project for kept in older} <= {"/srv/one", "/srv/three"}
+    with closing(sqlite3.connect(tmp_path / "history.sqlite3")) as database:
+        assert database.execute("PRAGMA foreign_key_check").fetchall() == []
+
+
+def test_runs_of_two_projects_are_not_mixed(tmp_path: Path) -> None:
+    ours, theirs = (
+        [run(day + more, audited(A, [3], *found)) for day in (0, 2)] for more, found in ((0, [nan(3)]), (1, []))
+    )
+    for each, project in zip((ours[0], theirs[0], ours[1], theirs[1]), ("/srv/one", "/srv/two") * 2, strict=True):
+        keep(tmp_path, each, project=project)
+    with History.open(tmp_path) as history:
+        found = [history.find(each.run_id) for each in (*ours, *theirs)]
+        assert [history.previous(each) for each in found] == [None, found[0], None, found[2]]
+        assert history.comparable() == (found[2], found[3])
+        assert history.comparable(project="/srv/one") == (found[0], found[1])
+        assert not history.difference(found[0], found[1]).changed
+        trails = history.trails()
+        assert [(trail.project, len(trail.stops), len(trail.standing)) for trail in trails] == [
+            ("/srv/two", 2, 0),
+            ("/srv/one", 2, 1),
+        ]
+        assert history.trails(project="/srv/one") == trails[1:]
+        with pytest.raises(
+            HistoryError, match=r"is a run of the project /srv/one, .* of the project /srv/two: runs of"
+        ):
+            history.difference(found[0], found[3])
+    text = trails_text(trails, width=90, color=False)
+    assert "check-ckpt of /srv/two  2 runs" in text
+    assert "check-ckpt of" not in trails_text(trails[1:], width=90, color=False)
+
+
+def test_runs_without_a_project_stay_so_once_it_has_its_own(tmp_path: Path) -> None:
+    keep(tmp_path, run(0, audited(A, [3], nan(3))), project="/srv/one")
+    keep(tmp_path, run(1, audited(A, [3])))
+    keep(tmp_path, run(2, audited(A, [3], nan(3))), project="/srv/one")
+    with History.open(tmp_path) as history:
+        last, without, first = history.runs()
+        assert (history.previous(last), history.previous(without)) == (first, None)
 
 
 def test_since_when_outlives_the_runs_that_are_forgotten(tmp_path: Path) -> None:
