@@ -30,7 +30,7 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=1000)
     parser.add_argument("--targets", type=int, default=50)
     parser.add_argument("--checkpoints", type=int, default=5)
-    given = parser.parse_args()
+    given, _ = parser.parse_known_args()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name) / "remoterun"
         chance = random.Random(1)

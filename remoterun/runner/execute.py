@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from remoterun.secrets import Vault
+    from remoterun.transports import Pool
     from remoterun.transports.keyring import Ask
 
 _GOES_ON = frozenset({Status.OK, Status.FINDINGS})
@@ -47,39 +48,15 @@ async def execute(
     control = control or Control()
     started_at = earlier.started_at if earlier is not None else _now()
     on_event(RunStarted(plan=plan, started_at=started_at))
-    packed, keep = Packed(), Keep(len(plan.jobs))
-    slots = asyncio.Semaphore(plan.targets_at_once)
-    by_target: dict[str, list[Job]] = {}
     known = {(outcome.target, outcome.step): outcome for outcome in (earlier.outcomes if earlier is not None else ())}
+    by_target: dict[str, list[Job]] = {}
     for job in plan.jobs:
         by_target.setdefault(job.target.id, []).append(job)
     async with Pool(ask=ask, fabric=fabric) as pool:
-
-        async def one_target(jobs: list[Job]) -> list[Outcome]:
-            outcomes: list[Outcome] = []
-            async with slots:
-                for job in jobs:
-                    if (job.target.id, job.step) in known:
-                        outcomes.append(known[job.target.id, job.step])
-                        continue
-                    if control.cancelled or (outcomes and outcomes[-1].status not in _GOES_ON):
-                        outcome = _not_started(job, after_cancel=control.cancelled)
-                    else:
-                        key = f"{plan.run_id}/{job.target.id}/{job.step}"
-                        work = JobRun(
-                            *(job, key, packed, on_event, control, manner, vault),
-                            use_cache=plan.use_cache,
-                            keep=keep,
-                        )
-                        outcome = vault.cleaned(await work.outcome(pool))
-                    outcomes.append(outcome)
-                    on_event(OutcomeReady(outcome=outcome))
-            return outcomes
-
+        carrying = _Carrying(plan, on_event, control, known, vault=vault, manner=manner, pool=pool)
         async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(one_target(jobs)) for jobs in by_target.values()]
-        results = [task.result() for task in tasks]
-    found = {(outcome.target, outcome.step): outcome for outcomes in results for outcome in outcomes}
+            tasks = [group.create_task(carrying.one_target(jobs)) for jobs in by_target.values()]
+    found = {(outcome.target, outcome.step): outcome for task in tasks for outcome in task.result()}
     outcomes = tuple(found[job.target.id, job.step] for job in plan.jobs)
     run = Run(
         run_id=plan.run_id,
@@ -92,6 +69,55 @@ async def execute(
     )
     on_event(RunFinished(run=run))
     return run
+
+
+class _Carrying:
+    """Hold what the jobs of one run share."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        on_event: OnEvent,
+        control: Control,
+        known: Mapping[tuple[str, int], Outcome],
+        *,
+        vault: Vault,
+        manner: Manner,
+        pool: Pool,
+    ) -> None:
+        self._plan = plan
+        self._on_event = on_event
+        self._control = control
+        self._known = known
+        self._vault = vault
+        self._manner = manner
+        self._pool = pool
+        self._packed, self._keep = Packed(), Keep(len(plan.jobs))
+        self._slots = asyncio.Semaphore(plan.targets_at_once)
+
+    async def one_target(self, jobs: list[Job]) -> list[Outcome]:
+        """Do the steps of one target in turn, each only after one that went well."""
+        outcomes: list[Outcome] = []
+        async with self._slots:
+            for job in jobs:
+                outcome = self._known.get((job.target.id, job.step))
+                if outcome is None:
+                    goes_on = not outcomes or outcomes[-1].status in _GOES_ON
+                    outcome = await self._one(job, goes_on=goes_on)
+                    self._on_event(OutcomeReady(outcome=outcome))
+                outcomes.append(outcome)
+        return outcomes
+
+    async def _one(self, job: Job, *, goes_on: bool) -> Outcome:
+        if self._control.cancelled or not goes_on:
+            return _not_started(job, after_cancel=self._control.cancelled)
+        key = f"{self._plan.run_id}/{job.target.id}/{job.step}"
+        work = JobRun(
+            *(job, key, self._packed, self._on_event, self._control, self._manner, self._vault),
+            use_cache=self._plan.use_cache,
+            keep=self._keep,
+        )
+        return self._vault.cleaned(await work.outcome(self._pool))
 
 
 def _not_started(job: Job, *, after_cancel: bool) -> Outcome:
