@@ -103,7 +103,8 @@ class Reader:
 class _Direct:
     """Read a file past the cache, as far as its file system lets that be done.
 
-    Some take the flag and fill the cache all the same, so what was read is to be dropped afterwards as ever.
+    Some take the flag and fill the cache all the same (ext4 with `data=journal`), so what was read is to be dropped
+    afterwards as ever, and nothing may be read ahead.
     """
 
     def __init__(self, source: Optional[Source]) -> None:
@@ -118,6 +119,7 @@ class _Direct:
         try:
             if self._fd < 0:
                 self._fd = os.open("/proc/self/fd/%d" % self._source.fd, os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECT)
+                os.posix_fadvise(self._fd, 0, 0, os.POSIX_FADV_RANDOM)
             return os.preadv(self._fd, [view], offset)
         except OSError:
             # Whether the file can't be read at all, the usual way finds out.

@@ -102,7 +102,13 @@ def no_more_files() -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
 
-def _read_all(source: Source, size: int) -> bytes:
+def read_all(path: Path) -> bytes:
+    """Read a file as a scan does."""
+    with Source(str(path)) as source:
+        return _through(source, source.size)
+
+
+def _through(source: Source, size: int) -> bytes:
     reader, buffer, read = Reader(), mmap.mmap(-1, 1 << 20), b""
     view = memoryview(buffer)
     while len(read) < size:
@@ -117,7 +123,7 @@ def test_a_file_that_cannot_be_opened_once_more_is_read_all_the_same(path: Path)
     data = path.read_bytes()
     leave(path)
     with Source(str(path)) as source, no_more_files():
-        assert _read_all(source, len(data)) == data
+        assert _through(source, len(data)) == data
     assert not any(resident(path))
 
 
@@ -127,10 +133,10 @@ def test_a_file_read_past_the_cache_is_read_to_its_last_byte(path: Path) -> None
     data = path.read_bytes()
     leave(path)
     with Source(str(path)) as source:
-        assert _read_all(source, len(data)) == data
+        assert _through(source, len(data)) == data
         os.truncate(path, len(data) - 5000)
         with pytest.raises(ShrunkError):
-            _read_all(source, len(data))
+            _through(source, len(data))
 
 
 def test_what_was_just_written_is_read_from_the_cache(path: Path) -> None:
@@ -140,5 +146,5 @@ def test_what_was_just_written_is_read_from_the_cache(path: Path) -> None:
         file.seek(3 << 20)
         file.write(b"new" * 1000)
         file.flush()
-        read = _read_all(source, size)
+        read = _through(source, size)
     assert read[3 << 20 :].startswith(b"new" * 1000)
