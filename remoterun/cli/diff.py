@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from remoterun.cli import completing
+from remoterun.cli.opened import opened
 from remoterun.cli.options import Format, OutputOption, out_file
 from remoterun.cli.output import into, use_color, write, write_json
 from remoterun.errors import ConfigError, Problem, show
@@ -74,7 +75,7 @@ def history(
                 Problem(path="-o", message=f"is for the history itself, not for {context.invoked_subcommand}")
             )
         return 0
-    with History.open(default_folder()) as kept:
+    with opened() as kept:
         trails = kept.trails(
             project=_folder(project), playbook=playbook, target=target, most=limit, with_ended=target is not None
         )
@@ -157,7 +158,7 @@ def diff(
     when there is nothing to compare.
     """
     tolerances = _tolerances(tolerance or ())
-    with History.open(default_folder()) as kept:
+    with opened() as kept:
         before, after = _chosen(kept, runs or [], playbook, project)
         difference = kept.difference(before, after, tolerances)
     with into(out_file(file)):

@@ -18,14 +18,16 @@ from remoterun.compare.model import (
     TargetChange,
     TargetState,
 )
+from remoterun.compare.numbers import with_tolerance
 from remoterun.compare.seen import see
 from remoterun.compare.standing import advance, silence
 from remoterun.compare.views import views
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from typing import Literal
 
+    from remoterun.compare.numbers import Tolerance
     from remoterun.compare.seen import Checkpoint, Seen
     from remoterun.compare.views import View
     from remoterun.model import Run
@@ -69,7 +71,7 @@ def _next(before: TargetState, view: View, now: Moment) -> TargetState:
     )
 
 
-def difference(state: State, run: Run, latest: State | None = None) -> Difference:
+def difference(state: State, run: Run, latest: State | None = None, tolerances: Sequence[Tolerance] = ()) -> Difference:
     """Tell what is different in a run from what was known after some earlier one.
 
     Args:
@@ -77,9 +79,10 @@ def difference(state: State, run: Run, latest: State | None = None) -> Differenc
         run: the run.
         latest: what was known right before the run, where others lie between the two: since when findings are there
             and targets silent is told by all of them.
+        tolerances: how far numbers may move, instead of what is their own.
     """
     now = Moment(run_id=run.run_id, at=run.started_at)
-    comparison = _Comparison(state, latest or state, now)
+    comparison = _Comparison(state, latest or state, now, tolerances)
     seen_by = views(run)
     for view in seen_by.values():
         comparison.add(view)
@@ -90,8 +93,9 @@ def difference(state: State, run: Run, latest: State | None = None) -> Differenc
 class _Comparison:
     """Gather what is different, target by target."""
 
-    def __init__(self, state: State, latest: State, now: Moment) -> None:
+    def __init__(self, state: State, latest: State, now: Moment, tolerances: Sequence[Tolerance]) -> None:
         self._state = state
+        self._tolerances = tolerances
         self._latest = latest
         self._now = now
         self._findings: list[FindingChange] = []
@@ -116,7 +120,7 @@ class _Comparison:
             if then is not None:
                 self._checkpoints += _checkpoint_changes(view.target, then, now)
                 facts.update((change.fact, change) for change in _fact_changes(view.target, then, now))
-                self._numbers += _number_changes(view.target, then, now)
+                self._numbers += _number_changes(view.target, then, now, self._tolerances)
         # Every payload tells the kernel of its target.
         self._facts += facts.values()
 
@@ -229,10 +233,10 @@ def _fact_changes(target: str, then: Seen, now: Seen) -> Iterator[FactChange]:
             yield FactChange(target=target, fact=fact, before=before, after=value)
 
 
-def _number_changes(target: str, then: Seen, now: Seen) -> Iterator[NumberChange]:
+def _number_changes(target: str, then: Seen, now: Seen, tolerances: Sequence[Tolerance]) -> Iterator[NumberChange]:
     for (subject, name), number in now.numbers.items():
         before = then.numbers.get((subject, name))
-        if before is None or not before.moved_to(number):
+        if before is None or not with_tolerance(before, subject, name, tolerances).moved_to(number):
             continue
         anew = _saved_anew(subject, then, now)
         # Of a checkpoint that was saved in the place of an earlier one, all else is of another checkpoint.

@@ -15,7 +15,7 @@ from remoterun.model import ErrorInfo, Outcome, Phase, Plan, Run, RunStatus, Sta
 from remoterun.records import dataclass
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from datetime import timedelta
     from pathlib import Path
 
@@ -54,20 +54,25 @@ class Kept:
 class History:
     """Read the runs that were kept. Use as a context manager."""
 
-    def __init__(self, folder: Path, database: sqlite3.Connection) -> None:
+    def __init__(
+        self, folder: Path, database: sqlite3.Connection, on_step: Callable[[int, int], None] | None = None
+    ) -> None:
         self._folder = folder
         self._database = database
+        self._on_step = on_step
 
     @classmethod
-    def open(cls, folder: Path) -> Self:
+    def open(cls, folder: Path, on_step: Callable[[int, int], None] | None = None) -> Self:
         """Open the history of a folder.
+
+        `on_step` takes how many runs of how many were looked at, where the first question has to wait for that.
 
         Raises:
             HistoryError: when there is none, or it can't be read.
         """
         sweep(folder)
         try:
-            return cls(folder, connect(folder, create=False))
+            return cls(folder, connect(folder, create=False), on_step)
         except FileNotFoundError as error:
             raise HistoryError(f"no run has been kept in {folder} yet") from error
         except (sqlite3.Error, OSError, NewerHistoryError) as error:
@@ -243,7 +248,7 @@ class History:
         from remoterun.history.trail import catch_up
 
         try:
-            catch_up(self._database, self._ended)
+            catch_up(self._database, self._ended, self._on_step)
         except sqlite3.Error as error:
             raise HistoryError(f"the history in {self._folder} can't be brought up to date: {error}") from error
 

@@ -68,41 +68,72 @@ class Trail:
 _OF_LINE: Final = "project = ? AND playbook = ?"
 
 
-def catch_up(database: sqlite3.Connection, ended: Callable[[int], Run | None]) -> None:
+def catch_up(
+    database: sqlite3.Connection, ended: Callable[[int], Run | None], on_step: Callable[[int, int], None] | None = None
+) -> None:
     """Follow the runs that were not followed when they ended: those that were cut, and those of older versions.
+
+    Each is followed whole or not at all: what was done stays done when this process is killed, and another one that
+    does the same at the same time takes turns with it.
 
     Args:
         database: the history.
         ended: returns the run of a number, or None while it goes on.
+        on_step: takes how many runs of how many were looked at.
     """
+    (waiting,) = database.execute("SELECT count(*) FROM runs WHERE followed = 0").fetchone()
+    done = 0
     # Runs that know no project come first: others may take them over.
     for line in database.execute(
         "SELECT DISTINCT project, playbook FROM runs WHERE followed = 0 ORDER BY project"
     ).fetchall():
-        waiting = _numbers(database, f"{_OF_LINE} AND followed = 0", *line)
-        first = next(((number, run) for number in waiting if (run := ended(number)) is not None), None)
-        if first is None:
-            continue
-        # All after it followed from a state that lacked it.
-        for number in _numbers(database, f"{_OF_LINE} AND number >= ?", *line, first[0]):
-            run = first[1] if number == first[0] else ended(number)
-            if run is not None:
-                _follow(database, number, run)
+        follower = _Follower(database)
+        # All after the first one followed from a state that lacked it: they come to wait as well.
+        while (number := _next_waiting(database, line, follower.last)) is not None:
+            follower.follow(number, ended)
+            done += 1
+            if on_step is not None:
+                on_step(done, max(waiting, done))
 
 
-def _numbers(database: sqlite3.Connection, condition: str, *values: object) -> list[int]:
-    rows = database.execute(f"SELECT number FROM runs WHERE {condition} ORDER BY number", values)  # noqa: S608  # our own
-    return [number for (number,) in rows]
+def _next_waiting(database: sqlite3.Connection, line: tuple[str, str], last: int) -> int | None:
+    (number,) = database.execute(
+        f"SELECT min(number) FROM runs WHERE {_OF_LINE} AND followed = 0 AND number > ?",  # noqa: S608  # our own
+        (*line, last),
+    ).fetchone()
+    return number if isinstance(number, int) else None
 
 
-def _follow(database: sqlite3.Connection, number: int, run: Run) -> None:
-    database.execute("BEGIN IMMEDIATE")
-    try:
-        index.follow(database, number, run)
-    except BaseException:
-        database.execute("ROLLBACK")
-        raise
-    database.execute("COMMIT")
+class _Follower:
+    """Follow runs of a line one after the other, and remember what the next one needs as long as nobody else writes."""
+
+    def __init__(self, database: sqlite3.Connection) -> None:
+        self._database = database
+        self._known: dict[str, Entry] | None = None
+        self._version = -1
+        self.last = 0
+
+    def follow(self, number: int, ended: Callable[[int], Run | None]) -> None:
+        """Follow a run that has ended, unless another process has done so meanwhile."""
+        self.last = number
+        run = ended(number)
+        if run is None:
+            return
+        self._database.execute("BEGIN IMMEDIATE")
+        try:
+            self._follow(number, run)
+        except BaseException:
+            self._database.execute("ROLLBACK")
+            raise
+        self._database.execute("COMMIT")
+
+    def _follow(self, number: int, run: Run) -> None:
+        # It changes with what others write.
+        (version,) = self._database.execute("PRAGMA data_version").fetchone()
+        known = self._known if version == self._version else None
+        self._known, self._version = None, version
+        if self._database.execute("SELECT 1 FROM runs WHERE number = ? AND followed = 0", (number,)).fetchone():
+            self._known = index.follow(self._database, number, run, known)
 
 
 # --- what came before -------------------------------------------------------------------------------------------------

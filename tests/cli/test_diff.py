@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import pty
 import shutil
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -16,6 +20,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from remoterun.compare import diff_schema
 from remoterun.history.document import history_schema
+from tests.support.audits import audited, keep, run
 from tests.support.project import REMOTERUN, Project, Result, strict_json
 
 INVENTORY = """\
@@ -141,6 +146,31 @@ def test_the_result_goes_to_a_file_whole_or_not_at_all(project: Project, tmp_pat
     assert _cli("history", "-o", str(file), "gc").status == 2
     assert _cli("diff", "-o", str(tmp_path / "nowhere" / "x")).status == 2
     assert sorted(path.name for path in tmp_path.iterdir() if path.is_file()) == ["out"]
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_what_takes_long_once_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, terminal: bool) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    folder = tmp_path / "remoterun"
+    for day in range(25):
+        keep(folder, run(day, audited("one", [3])))
+    with closing(sqlite3.connect(folder / "history.sqlite3")) as database, database:
+        database.execute("DELETE FROM entries")
+        database.execute("UPDATE runs SET followed = 0")
+    leader, follower = pty.openpty()
+    with os.fdopen(leader, "rb", buffering=0) as seen:
+        stderr = follower if terminal else subprocess.PIPE
+        done = subprocess.run([*REMOTERUN, "history"], stdout=subprocess.PIPE, stderr=stderr, timeout=60, check=True)
+        os.write(follower, b"\n")
+        said = done.stderr if not terminal else seen.read(1 << 16)
+        os.close(follower)
+    if terminal:
+        assert said.startswith(b"\rremoterun: bringing the history up to date, once: 1 of 25 runs")
+        assert said.rstrip().endswith(b"\r\x1b[K")
+    else:
+        assert said == b"remoterun: bringing the history up to date, once: 25 runs\n"
+    again = _cli("history")
+    assert (again.stdout, again.stderr) == (done.stdout, "")
 
 
 def test_history_tells_runs_and_since_when(project: Project, tmp_path: Path) -> None:

@@ -29,6 +29,7 @@ from remoterun.compare import (
     fold,
     follow,
 )
+from remoterun.compare.numbers import parse_tolerance
 from remoterun.model import Json, Outcome, Phase, Run, Severity, Status
 from tests.support import runs as samples
 from tests.support.audits import audited, nan, path_of, run, sequences, silent, summary
@@ -291,6 +292,53 @@ def test_numbers_of_any_record_have_a_tolerance(key: str, before: Json, after: J
     one, other = (audited(A, [], records=({"kind": "eval", "name": "x", key: value},)) for value in (before, after))
     changes = compare(run(0, one), run(1, other)).changes
     assert [change.kind for change in changes] == [Kind.NUMBER_MOVED] * told
+
+
+def test_weights_that_are_others_under_the_same_name_are_told() -> None:
+    def saved(norm: Json) -> Outcome:
+        return audited(A, [3], records=(samples.checkpoint(3, path=path_of(3), weight_norm=norm), summary(3)))
+
+    for after, moved in ((100.001, []), (100.02, [("weight_norm", 100.02)]), (None, []), ("inf", [])):
+        changes = compare(run(0, saved(100.0)), run(1, saved(after))).changes
+        assert [(each.number, each.after) for each in changes if isinstance(each, NumberChange)] == moved
+
+
+@pytest.mark.parametrize(
+    ("wanted", "moved"),
+    [
+        ([], ["free_pct", "loss", "step"]),
+        (["20%"], ["free_pct", "step"]),
+        (["50%"], ["step"]),
+        (["0"], ["free_pct", "loss", "step", "total"]),
+        (["loss=20%"], ["free_pct", "step"]),
+        (["disk /.*=100%"], ["loss", "step"]),
+        (["eval x.loss=0.5", "*_pct=20"], ["step"]),
+        (["step=9", "50%"], []),
+        (["50%", "loss=0"], ["loss", "step"]),
+        (["*=100%", "loss=5%", "loss=0.4"], []),
+    ],
+)
+def test_tolerances_are_what_people_say(wanted: list[str], moved: list[str]) -> None:
+    def seen(step: int, loss: float, total: int, free: float) -> Outcome:
+        mounts: Json = [{"point": "/", "state": "ok", "total": total, "free_pct": free}]
+        records: list[dict[str, Json]] = [
+            samples.checkpoint(step, name="last.pt", path="/last.pt"),
+            {"kind": "eval", "name": "x", "loss": loss},
+            probe(mounts=mounts),
+        ]
+        return audited(A, [], records=tuple(records))
+
+    state = follow(State(), run(0, seen(9, 2.0, 10**12, 40.0)))
+    found = difference(state, run(1, seen(1, 2.3, 10**12 + 9, 25.0)), tolerances=list(map(parse_tolerance, wanted)))
+    assert sorted(each.number for each in found.changes if isinstance(each, NumberChange)) == moved
+
+
+@pytest.mark.parametrize(
+    "text", ["", "%", "five", "-1", "5 %", "=5%", "nan", "inf", "1e3", "101%", "x=", "9" * 400, "٥%"]
+)
+def test_what_is_no_tolerance(text: str) -> None:
+    with pytest.raises(ValueError, match=r"is neither a share|is more than 100%"):
+        parse_tolerance(text)
 
 
 # --- folding and telling ----------------------------------------------------------------------------------------------
