@@ -440,11 +440,14 @@ def run(ctx):
         look.inner.deep.fail()
     except ZeroDivisionError:
         ctx.emit({"trace": traceback.format_exc().splitlines()[-2]})
+    import multiprocessing
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        ctx.emit({"spawned": pool.apply(look.inner.deep.double, (21,))})
     import json.decoder, wave
     ctx.emit({"shadowed": wave.__doc__, "json": json.decoder.__name__})
 """,
     "look/inner/__init__.py": b'"""Inner."""\n',
-    "look/inner/deep.py": b"def fail():\n    return 1 / 0\n",
+    "look/inner/deep.py": b"def fail():\n    return 1 / 0\n\ndef double(x):\n    return 2 * x\n",
     "look/inner/more.txt": b"more",
     "look/broken.py": b"\ndef (:\n",
     "look/data.txt": b"text",
