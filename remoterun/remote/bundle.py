@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import zlib
 from functools import lru_cache
-from importlib.resources import files
+
+from remoterun.store import remember
 
 # In the order of their imports. All share one namespace on the target, so no name may stand in two of them.
 _PROGRAM = ("wire", "system", "cache", "compiled", "link", "process", "supervisor", "relay", "leg")
@@ -15,8 +16,10 @@ _QUOTES = '"""'
 def _source(module: str) -> str:
     """Return a module's code without docstrings, comments and imports of ours: a target would only pay for them.
 
-    Line by line, since this runs at every start; in these modules only docstrings are triple-quoted.
+    In these modules only docstrings are triple-quoted.
     """
+    from importlib.resources import files
+
     lines = files("remoterun.remote").joinpath(f"{module}.py").read_text("utf-8").splitlines(keepends=True)
     kept: list[str] = []
     ends_with = ""
@@ -38,6 +41,11 @@ def _source(module: str) -> str:
 @lru_cache(maxsize=1)
 def program() -> bytes:
     """Return the sources of the leg and of the runtime, a zero byte between them, zlib-compressed."""
+    # What is remembered is bound to the state of all modules of this package.
+    return remember("program", b"", _bundled)
+
+
+def _bundled() -> bytes:
     runtime = "from __future__ import annotations\n" + "".join(map(_source, _RUNTIME))
     text = "from __future__ import annotations\n" + "".join(map(_source, _PROGRAM))
     return zlib.compress(f"{text}\0{runtime}".encode(), 6)
