@@ -14,7 +14,7 @@ import sys
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, BinaryIO, Final, Self, TypeVar
 
 from remoterun.errors import ConfigError, Problem, show
 from remoterun.version import VERSION
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 _KEY_SIZE: Final = 32
 _MOST_FILES: Final = 64
+# No name is longer than 255 bytes, and a character may take four of them.
+_KEPT_CHARS: Final = 50
 MOST_BYTES: Final = 8 << 20
 """No file that a user writes is larger."""
 
@@ -45,6 +47,74 @@ def read_bytes(path: Path, *, most: int = MOST_BYTES) -> bytes:
     if len(data) > most:
         raise ConfigError(Problem(file=str(path), message=f"is larger than {most} bytes"))
     return data
+
+
+class Unfinished:
+    """Hold a file that is written beside the place it is for, and takes that whole or not at all.
+
+    It has no name until it is whole, where the file system can do that, so that nothing is left of a process that is
+    killed. Use as a context manager; without `put`, what stood there stays.
+    """
+
+    def __init__(self, place: Path, mode: int) -> None:
+        """Open it in the folder of its place.
+
+        `mode` are its permissions, as far as the umask allows.
+
+        Raises:
+            OSError: nothing can be written there.
+        """
+        self._place = place
+        # Not the number of this process: in containers these are the same few again and again.
+        self._beside = place.with_name(f".{place.name[:_KEPT_CHARS]}.{os.urandom(6).hex()}.tmp")
+        flags = os.O_WRONLY | os.O_CLOEXEC
+        try:
+            # Its name comes by way of /proc.
+            Path("/proc/self/fd").stat()
+            self.descriptor = os.open(place.parent, flags | os.O_TMPFILE, mode)
+        except (OSError, AttributeError):
+            # Not every file system has files without a name, and only Linux has them at all.
+            self.descriptor = os.open(self._beside, flags | os.O_CREAT | os.O_EXCL, mode)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self.descriptor)
+        with suppress(OSError):
+            self._beside.unlink()
+
+    def writer(self) -> BinaryIO:
+        """Return a file object that writes to it."""
+        return os.fdopen(self.descriptor, "wb", closefd=False)
+
+    def put(self, *, lasting: bool = True) -> None:
+        """Let it take its place; `lasting` also where the machine goes down right after.
+
+        Raises:
+            OSError: it can't; what stood there stays.
+        """
+        if lasting:
+            os.fsync(self.descriptor)
+        if not self._beside.exists():
+            # A link to what the descriptor stands for; any `src_dir_fd` makes Python follow that.
+            source = f"/proc/self/fd/{self.descriptor}"
+            os.link(source, self._beside, src_dir_fd=self.descriptor, follow_symlinks=True)
+        self._beside.replace(self._place)
+
+
+def place_of(path: str | Path) -> tuple[object, ...]:
+    """Name the file that a path leads to, through whatever links: two paths of one file have one name."""
+    try:
+        real = os.path.realpath(path)
+    except ValueError:  # a NUL in the path, which leads nowhere
+        return (str(path),)
+    folder, name = os.path.split(real)
+    for known, rest in ((real, ()), (folder, (name,))):
+        with suppress(OSError, ValueError):
+            found = os.stat(known)  # noqa: PTH116  # a path that cannot be is none to pathlib
+            return found.st_dev, found.st_ino, *rest
+    return (real,)
 
 
 def key_for(purpose: str) -> bytes:
@@ -83,7 +153,7 @@ def remember(kind: str, inputs: bytes, build: Callable[[], _T]) -> _T:
     value = build()
     data = pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
     with suppress(OSError):
-        _write_whole(path, sign("remember", data))
+        _write_private(path, sign("remember", data))
         _prune(path.parent)
     return value
 
@@ -117,22 +187,18 @@ def _secret() -> tuple[bytes, bool]:
             secret = path.read_bytes()
             return (secret, True) if len(secret) == _KEY_SIZE else (os.urandom(_KEY_SIZE), False)
         secret = os.urandom(_KEY_SIZE)
-        _write_whole(path, secret)
+        _write_private(path, secret)
         return secret, True
     return os.urandom(_KEY_SIZE), False
 
 
-def _write_whole(path: Path, data: bytes) -> None:
+def _write_private(path: Path, data: bytes) -> None:
     """Write a private file whole or not at all; of two processes that do so at once, one wins."""
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    try:
-        with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+    with Unfinished(path, 0o600) as unfinished:
+        with unfinished.writer() as file:
             file.write(data)
-        temporary.replace(path)
-    except OSError:
-        temporary.unlink(missing_ok=True)
-        raise
+        unfinished.put(lasting=False)
 
 
 def _prune(folder: Path) -> None:

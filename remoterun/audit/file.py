@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import field
 from enum import StrEnum
 from pathlib import Path
@@ -9,14 +10,15 @@ from typing import TYPE_CHECKING, Final
 
 from remoterun.audit.words import KEEP_AT_MOST_S, TEMPLATES
 from remoterun.errors import ConfigError, Problem, show
+from remoterun.inventory import FILE_NAME as INVENTORY
 from remoterun.inventory.words import local_path
 from remoterun.model import Severity, parse_duration
-from remoterun.playbook import secret_sources
+from remoterun.playbook import FOLDER, secret_sources
 from remoterun.records import dataclass
-from remoterun.store import read_bytes
+from remoterun.store import place_of, read_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from remoterun.audit.schema import AlertsFile, AuditFile
     from remoterun.model import Json, SecretSource
@@ -113,6 +115,7 @@ def _settings(file: AuditFile, folder: Path, report: Callable[[tuple[str | int, 
 def _reports(file: AuditFile, folder: Path, report: Callable[[tuple[str | int, ...], str], None]) -> Mapping[str, str]:
     said: dict[str, str] = file.reports.model_dump(exclude_unset=True, by_alias=True) if file.reports else {}
     paths: dict[str, str] = {}
+    places = {place_of(path): f"a file that audits read ({path.name})" for path in _read_files(file, folder)}
     for kind in REPORTS:
         if kind not in said:
             continue
@@ -121,10 +124,21 @@ def _reports(file: AuditFile, folder: Path, report: Callable[[tuple[str | int, .
         except ValueError as error:
             report(("reports", kind), str(error))
             continue
-        if path in paths.values():
-            report(("reports", kind), f"{path} is another report's file already")
+        place = place_of(path)
+        if place in places:
+            report(("reports", kind), f"{path} is {places[place]} already")
+        places.setdefault(place, f"the file of the report {kind}")
         paths[kind] = path
     return paths
+
+
+def _read_files(file: AuditFile, folder: Path) -> Iterator[Path]:
+    """Yield the project's files that no report may replace."""
+    yield from (folder / name for name in (FILE_NAME, INVENTORY))
+    yield from (folder / FOLDER / f"{name.partition('@')[0]}.yaml" for name in file.playbooks)
+    for secret in file.alerts.to.values() if file.alerts else ():
+        if secret.file is not None:
+            yield folder / os.path.expanduser(secret.file)  # noqa: PTH111  # a home that nobody knows is told elsewhere
 
 
 def _alerts(said: AlertsFile, folder: Path, report: Callable[[tuple[str | int, ...], str], None]) -> Alerts:

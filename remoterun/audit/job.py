@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Final
 from remoterun.api import Choice, Project, carry_out, secrets_of
 from remoterun.audit.file import EventKind, doubled, nothing_to_play, twice
 from remoterun.audit.ledger import Event, tell
-from remoterun.audit.lock import Lock, audit_folder, now, refuse_if_held
+from remoterun.audit.lock import Lock, audit_folder, refuse_if_held
 from remoterun.audit.notify import Delivery, deliver, need_apprise, queued
 from remoterun.audit.outcome import Audit, Cut, cut_text
 from remoterun.audit.reports import Material, write_report
 from remoterun.audit.state import Reported, State, load_state, save_state
 from remoterun.errors import ConfigError, Problem, clean
 from remoterun.history import History, HistoryError, Journal
+from remoterun.model.times import now_text
 from remoterun.report.text import clip
 from remoterun.runner import Control
 
@@ -103,7 +104,7 @@ class _Job:
         except Exception as error:
             self._tell(self._failure(str(error) or type(error).__name__))
             raise
-        return replace(self._audit, problems=tuple(self._problems), finished_at=now())
+        return replace(self._audit, problems=tuple(self._problems), finished_at=now_text())
 
     # --- playing ---
 
@@ -277,7 +278,7 @@ class _Job:
 
     def _write(self, kinds: Iterable[str]) -> None:
         for kind in kinds:
-            done = replace(self._audit, problems=tuple(self._problems), finished_at=now())
+            done = replace(self._audit, problems=tuple(self._problems), finished_at=now_text())
             earlier = self._earlier() if kind == "html" else ()
             material = Material(audit=done, exit_on=self._settings.exit_on, earlier=earlier)
             problem = write_report(kind, self._settings.reports[kind], material)

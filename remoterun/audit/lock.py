@@ -9,10 +9,10 @@ import json
 import os
 import socket
 from contextlib import contextmanager, suppress
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from remoterun.errors import ConfigError, Problem, RemoterunError, clean
+from remoterun.model.times import now_text
 from remoterun.records import dataclass
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ class Lock:
             fd = _open(folder)
             try:
                 _lock(fd, project)
-                holder = Holder(pid=os.getpid(), host=socket.gethostname(), started_at=now())
+                holder = Holder(pid=os.getpid(), host=socket.gethostname(), started_at=now_text())
                 lock = cls(fd, holder, _read(fd).after())
                 lock._write()
             except BaseException:
@@ -165,11 +165,6 @@ def refuse_if_held(folder: Path, project: Path) -> None:
             _lock(fd, project, fcntl.LOCK_SH)
         finally:
             os.close(fd)
-
-
-def now() -> str:
-    """Return the time as documents say it."""
-    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 @contextmanager

@@ -121,6 +121,6 @@ def exit_code(audit: Audit, exit_on: ExitOn) -> int:
 
 def _has_findings(outcome: Outcome) -> bool:
     """Tell whether findings count against a target; what came before its time was up counts as well."""
-    if outcome.status in {Status.OK, Status.FINDINGS}:
+    if outcome.status.has_result:
         return outcome.status is Status.FINDINGS
     return any(finding.severity is not Severity.INFO for finding in outcome.findings)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from remoterun.cli import completing
+from remoterun.cli.apart import kept_files, refuse_shared
 from remoterun.cli.opened import opened
 from remoterun.cli.options import Format, OutputOption, out_file
 from remoterun.cli.output import into, use_color, write, write_json
@@ -81,6 +82,7 @@ def history(
         )
     if not trails:
         raise HistoryError(_nothing(target, playbook, project))
+    refuse_shared(file, kept_files())
     with into(out_file(file)):
         if output is Format.TABLE:
             from remoterun.history.text import trails_text
@@ -161,6 +163,7 @@ def diff(
     with opened() as kept:
         before, after = _chosen(kept, runs or [], playbook, project)
         difference = kept.difference(before, after, tolerances)
+    refuse_shared(file, kept_files())
     with into(out_file(file)):
         if output is Format.TABLE:
             from remoterun.compare import difference_text

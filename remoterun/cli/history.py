@@ -15,6 +15,7 @@ from remoterun.cli.output import tell, write, write_json
 from remoterun.cli.perform import perform, print_kept, print_run
 from remoterun.errors import ConfigError, Problem
 from remoterun.history import History, HistoryError, Kept, default_folder
+from remoterun.history.database import project_name
 from remoterun.model import ExecWork, Json, Plan, RunStatus, ScriptWork, Status
 
 SCHEMA = "remoterun/runs/1"
@@ -68,7 +69,7 @@ def _status(kept: Kept) -> str:
 def _describe(kept: Kept) -> dict[str, Json]:
     return {
         "run_id": kept.run_id,
-        "project": kept.project or None,
+        "project": project_name(kept.project),
         "playbook": kept.playbook,
         "status": _status(kept),
         "started_at": kept.started_at,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import contextmanager, nullcontext
 from dataclasses import Field, dataclass, fields
 from enum import StrEnum
 from functools import lru_cache, wraps
@@ -22,7 +23,8 @@ from remoterun.inventory.words import ENV_NAME, local_path
 from remoterun.model import LIMIT_NAMES, RuleChanges, SecretSource, Severity, parse_duration
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from contextlib import AbstractContextManager
 
 
 class Format(StrEnum):
@@ -343,28 +345,49 @@ def shared(function: Callable[..., int]) -> Callable[..., int]:
 
 def sharing(*names: str) -> Callable[[Callable[..., int]], Callable[..., int]]:
     """Give a command these flags of `Flags`, handed over as its argument `flags`; the others are as if not given."""
-    return lambda function: _with_flags(function, [item for item in fields(Flags) if item.name in names])
+    wanted = [item for item in fields(Flags) if item.name in names]
+    return lambda function: _with_flags(function, Flags, wanted, _into_its_file)
 
 
-@lru_cache(maxsize=1)
-def _flag_hints() -> dict[str, Any]:
-    return get_type_hints(Flags, include_extras=True)
+def taking(record: type) -> Callable[[Callable[..., int]], Callable[..., int]]:
+    """Give a command all flags of a dataclass, handed over as its argument `flags`."""
+    return lambda function: _with_flags(function, record, fields(record), lambda _said, _given: nullcontext())
 
 
-def _with_flags(function: Callable[..., int], flags: Sequence[Field[Any]]) -> Callable[..., int]:
+@contextmanager
+def _into_its_file(said: Flags, given: Mapping[str, Any]) -> Iterator[None]:
+    if said.file is not None:
+        from remoterun.cli.apart import files_of, refuse_shared
+
+        refuse_shared(said.file, files_of(said, given))
+    with into(out_file(said.file)):
+        yield
+
+
+@lru_cache
+def _flag_hints(record: type) -> dict[str, Any]:
+    return get_type_hints(record, include_extras=True)
+
+
+def _with_flags(
+    function: Callable[..., int],
+    record: type,
+    flags: Sequence[Field[Any]],
+    frame: Callable[[Any, Mapping[str, Any]], AbstractContextManager[None]],
+) -> Callable[..., int]:
     hints = get_type_hints(function, include_extras=True)
     own = [
         item.replace(annotation=hints[name]) for name, item in signature(function).parameters.items() if name != "flags"
     ]
     extra = [
-        Parameter(item.name, Parameter.KEYWORD_ONLY, default=item.default, annotation=_flag_hints()[item.name])
+        Parameter(item.name, Parameter.KEYWORD_ONLY, default=item.default, annotation=_flag_hints(record)[item.name])
         for item in flags
     ]
 
     @wraps(function)
     def command(**given: Any) -> int:  # typer hands over what the signature says
-        said = Flags(**{item.name: given.pop(item.name) for item in flags})
-        with into(out_file(said.file)):
+        said = record(**{item.name: given.pop(item.name) for item in flags})
+        with frame(said, given):
             return function(flags=said, **given)
 
     command.__signature__ = Signature([*own, *extra])  # type: ignore[attr-defined]

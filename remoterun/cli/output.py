@@ -9,7 +9,7 @@ import io
 import os
 import stat
 import sys
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING, Final
 
 from remoterun.cli import signals
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from remoterun.model import Json
 
 SIGPIPE_STATUS: Final = 141
-_KEPT_CHARS: Final = 50
 
 
 class ReaderGoneError(OSError):
@@ -167,59 +166,37 @@ def into(name: str | None) -> Iterator[None]:
     from pathlib import Path
 
     from remoterun.errors import ConfigError
+    from remoterun.store import Unfinished
 
     place = Path(os.path.realpath(name))
-    try:
-        file, beside = _open_for(place)
-    except OSError as error:
-        raise ConfigError(f"-o {name}: cannot be written: {error.strerror}") from error
-    try:
+    with ExitStack() as stack:
+        try:
+            found = _found(place)
+            if found is not None and not stat.S_ISREG(found.st_mode):
+                unfinished, file = None, os.open(place, os.O_WRONLY | os.O_CLOEXEC)
+                stack.callback(os.close, file)
+            else:
+                unfinished = stack.enter_context(Unfinished(place, 0o666))
+                file = unfinished.descriptor
+        except OSError as error:
+            raise ConfigError(f"-o {name}: cannot be written: {error.strerror}") from error
+        if found is not None and unfinished is not None:
+            with suppress(OSError):
+                os.fchmod(file, stat.S_IMODE(found.st_mode))
         with _as_stdout(file):
             yield
-        if beside is not None:
-            _put(file, beside, place)
-            beside = None
-    finally:
-        os.close(file)
-        if beside is not None:
-            with suppress(OSError):
-                beside.unlink()
+        if unfinished is not None:
+            try:
+                unfinished.put()
+            except OSError as error:
+                raise OutputError(f"{place} cannot be written: {error.strerror}") from error
 
 
-def _open_for(place: Path) -> tuple[int, Path | None]:
-    """Open what is written, and say by which name it passes on its way to its place; None where it is there already."""
-    from pathlib import Path
-
+def _found(place: Path) -> os.stat_result | None:
     try:
-        found: os.stat_result | None = place.stat()
+        return place.stat()
     except FileNotFoundError:
-        found = None
-    if found is not None and not stat.S_ISREG(found.st_mode):
-        return os.open(place, os.O_WRONLY | os.O_CLOEXEC), None
-    # Names have 255 bytes at most, and processes of containers have the same few numbers again and again.
-    beside = place.with_name(f".{place.name[:_KEPT_CHARS]}.{os.urandom(6).hex()}.tmp")
-    try:
-        # Its name comes by way of /proc.
-        Path("/proc/self/fd").stat()
-        file = os.open(place.parent, os.O_WRONLY | os.O_TMPFILE | os.O_CLOEXEC, 0o666)
-    except (OSError, AttributeError):
-        # Not every file system has files without a name, and only Linux has them at all.
-        file = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-    if found is not None:
-        with suppress(OSError):
-            os.fchmod(file, stat.S_IMODE(found.st_mode))
-    return file, beside
-
-
-def _put(file: int, beside: Path, place: Path) -> None:
-    try:
-        os.fsync(file)
-        if not beside.exists():
-            # A link to what the descriptor stands for; any `src_dir_fd` makes Python follow that.
-            os.link(f"/proc/self/fd/{file}", beside, src_dir_fd=file, follow_symlinks=True)
-        beside.replace(place)
-    except OSError as error:
-        raise OutputError(f"{place} cannot be written: {error.strerror}") from error
+        return None
 
 
 @contextmanager

@@ -9,16 +9,19 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from remoterun.cli.apart import kept_files, refuse_shared
+from remoterun.cli.opened import opened
 from remoterun.cli.options import out_file
 from remoterun.cli.output import into, write, write_document
 from remoterun.errors import ConfigError, Problem
-from remoterun.history import History, HistoryError, default_folder
+from remoterun.history import HistoryError
 from remoterun.history.reading import LAST
+from remoterun.store import place_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from remoterun.history import Kept
+    from remoterun.history import History, Kept
     from remoterun.model import Json
 
 _STDOUT: Final = "-"
@@ -62,6 +65,7 @@ def report(
     if place == _STDOUT:
         write_document(data)
         return 0
+    refuse_shared(place, [*kept_files(), *(("--from", path) for path in given or ())])
     with into(place):
         write_document(data)
     write(f"{place}\n")
@@ -72,7 +76,7 @@ def _of_history(names: Sequence[str], newest: int | None) -> tuple[str, bytes]:
     """Make a page of kept runs, with what is different in each of them from the one before; name the newest too."""
     from remoterun.report.page import page
 
-    with History.open(default_folder()) as history:
+    with opened() as history:
         if newest is None:
             found = list({kept.run_id: kept for kept in map(history.find, names)}.values())
         else:
@@ -105,6 +109,12 @@ def _of_documents(files: Sequence[str]) -> tuple[str, bytes]:
     """Make a page of the runs of some files; name the newest too."""
     from remoterun.report.page import page_of
 
+    places: dict[object, str] = {}
+    for name in files:
+        place = name if name == _STDOUT else place_of(name)
+        if place in places:
+            raise ConfigError(Problem(path="--from", message=f"{name} and {places[place]} are one file: name it once"))
+        places[place] = name
     found = {str(run["run_id"]): run for name in files for run in _read(name)}
     newest = max(found.values(), key=lambda run: str(run["started_at"]))
     return str(newest["run_id"]), page_of(found.values())

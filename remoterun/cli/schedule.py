@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
@@ -13,7 +14,7 @@ from remoterun.audit import load_settings
 from remoterun.audit.file import nothing_to_play
 from remoterun.audit.schedule import Schedule, schedule_name
 from remoterun.cli.audit import project_root
-from remoterun.cli.options import ProjectOption  # noqa: TC001  # typer reads it
+from remoterun.cli.options import ProjectOption, taking
 from remoterun.cli.output import tell, write
 from remoterun.errors import ConfigError, Problem
 from remoterun.model import parse_duration
@@ -36,23 +37,73 @@ class Scheduler(StrEnum):
     CRON = "cron"
 
 
-EveryOption = Annotated[
-    str | None, typer.Option("--every", metavar="DURATION", help=f"How often: 15m, 6h, 1d. Default: {_EVERY}.")
-]
-CalendarOption = Annotated[
-    str | None,
-    typer.Option(
-        "--calendar",
-        metavar="WHEN",
-        help="When, instead: 'Mon..Fri 06:30' for systemd, '30 6 * * 1-5' for cron, or daily, hourly.",
-    ),
-]
-UserOption = Annotated[bool, typer.Option("--user", help="A systemd timer of yours; the default but for root.")]
-SystemOption = Annotated[bool, typer.Option("--system", help="A systemd timer of the machine; the default for root.")]
-CronOption = Annotated[bool, typer.Option("--cron", help="A line in your crontab: what is new comes as mail.")]
-LogOption = Annotated[
-    Path | None, typer.Option("--log", metavar="FILE", help="With --cron: append what is new here, instead of mail.")
-]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Where:
+    """Hold the flags that say whose audits are started, and who starts them."""
+
+    user: Annotated[bool, typer.Option("--user", help="A systemd timer of yours; the default but for root.")] = False
+    system: Annotated[bool, typer.Option("--system", help="A systemd timer of the machine; the default for root.")] = (
+        False
+    )
+    cron: Annotated[bool, typer.Option("--cron", help="A line in your crontab: what is new comes as mail.")] = False
+    project: ProjectOption = None
+
+    @property
+    def scheduler(self) -> Scheduler:
+        """Return who starts them.
+
+        Raises:
+            ConfigError: several are named.
+        """
+        chosen = [kind for kind, said in zip(Scheduler, (self.user, self.system, self.cron), strict=True) if said]
+        if len(chosen) > 1:
+            raise ConfigError(f"--{' and --'.join(chosen)} exclude each other: choose one")
+        if chosen:
+            return chosen[0]
+        return Scheduler.SYSTEM if os.geteuid() == 0 else Scheduler.USER
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class When(Where):
+    """Hold the flags that also say when, and where it is told."""
+
+    every: Annotated[
+        str | None, typer.Option("--every", metavar="DURATION", help=f"How often: 15m, 6h, 1d. Default: {_EVERY}.")
+    ] = None
+    calendar: Annotated[
+        str | None,
+        typer.Option(
+            "--calendar",
+            metavar="WHEN",
+            help="When, instead: 'Mon..Fri 06:30' for systemd, '30 6 * * 1-5' for cron, or daily, hourly.",
+        ),
+    ] = None
+    log: Annotated[
+        Path | None,
+        typer.Option("--log", metavar="FILE", help="With --cron: append what is new here, instead of mail."),
+    ] = None
+
+    def schedule(self, kind: Scheduler) -> Schedule:
+        """Return what is to be started and when.
+
+        Raises:
+            ConfigError: the flags do not go together, or say no time.
+        """
+        from remoterun.audit.systemd import check_calendar
+
+        if self.every is not None and self.calendar is not None:
+            raise ConfigError("--every and --calendar exclude each other: choose one")
+        if self.log is not None and kind is not Scheduler.CRON:
+            raise ConfigError(Problem(path="--log", message="systemd keeps the log itself: see it with journalctl -u"))
+        if self.calendar is not None and kind is not Scheduler.CRON:
+            check_calendar(self.calendar)
+        every_s = None if self.calendar is not None else parse_duration(self.every or _EVERY)
+        if self.calendar is None and every_s is None:
+            raise ConfigError(Problem(path="--every", message="none is never: `remoterun schedule remove` does that"))
+        log = str(self.log.absolute()) if self.log else None
+        return Schedule.here(project_root(self.project), every_s=every_s, calendar=self.calendar, log=log)
+
+
 IntoOption = Annotated[
     Path | None,
     typer.Option("--into", metavar="DIR", help="Only put systemd's units into this folder, and start nothing."),
@@ -60,21 +111,13 @@ IntoOption = Annotated[
 
 
 @app.command()
-def show(
-    *,
-    every: EveryOption = None,
-    calendar: CalendarOption = None,
-    user: UserOption = False,
-    system: SystemOption = False,
-    cron: CronOption = False,
-    log: LogOption = None,
-    project: ProjectOption = None,
-) -> int:
+@taking(When)
+def show(*, flags: When) -> int:
     """Show what `install` would install, and install nothing."""
     from remoterun.audit import crontab, systemd
 
-    kind = _scheduler(user=user, system=system, cron=cron)
-    schedule = _schedule(project, every, calendar, log, kind)
+    kind = flags.scheduler
+    schedule = flags.schedule(kind)
     if kind is Scheduler.CRON:
         write(crontab.lines(schedule))
         return 0
@@ -85,22 +128,13 @@ def show(
 
 
 @app.command()
-def install(
-    *,
-    every: EveryOption = None,
-    calendar: CalendarOption = None,
-    user: UserOption = False,
-    system: SystemOption = False,
-    cron: CronOption = False,
-    log: LogOption = None,
-    into: IntoOption = None,
-    project: ProjectOption = None,
-) -> int:
+@taking(When)
+def install(*, into: IntoOption = None, flags: When) -> int:
     """Let the project be audited from now on; what was installed for it before is replaced."""
     from remoterun.audit import crontab, systemd
 
-    kind = _scheduler(user=user, system=system, cron=cron)
-    schedule = _schedule(project, every, calendar, log, kind)
+    kind = flags.scheduler
+    schedule = flags.schedule(kind)
     _look_at(load_settings(schedule.project), schedule)
     if kind is Scheduler.CRON:
         _refuse_into(into)
@@ -114,19 +148,13 @@ def install(
 
 
 @app.command()
-def remove(
-    *,
-    user: UserOption = False,
-    system: SystemOption = False,
-    cron: CronOption = False,
-    into: IntoOption = None,
-    project: ProjectOption = None,
-) -> int:
+@taking(Where)
+def remove(*, into: IntoOption = None, flags: Where) -> int:
     """Let the project be audited no more; its history and its files stay."""
     from remoterun.audit import crontab, systemd
 
-    kind = _scheduler(user=user, system=system, cron=cron)
-    name = schedule_name(project_root(project))
+    kind = flags.scheduler
+    name = schedule_name(project_root(flags.project))
     if kind is Scheduler.CRON:
         _refuse_into(into)
         return _said(crontab.remove(name))
@@ -149,34 +177,6 @@ def _look_at(settings: Settings, schedule: Schedule) -> None:
                 f"remoterun: alerts.to.{name} takes its URL from {source.words[0]}, which is not in the environment of "
                 "cron and systemd: take it from a file, or see docs/cron.md\n"
             )
-
-
-def _scheduler(*, user: bool, system: bool, cron: bool) -> Scheduler:
-    chosen = [kind for kind, said in zip(Scheduler, (user, system, cron), strict=True) if said]
-    if len(chosen) > 1:
-        raise ConfigError(f"--{' and --'.join(chosen)} exclude each other: choose one")
-    if chosen:
-        return chosen[0]
-    return Scheduler.SYSTEM if os.geteuid() == 0 else Scheduler.USER
-
-
-def _schedule(
-    project: Path | None, every: str | None, calendar: str | None, log: Path | None, kind: Scheduler
-) -> Schedule:
-    from remoterun.audit.systemd import check_calendar
-
-    if every is not None and calendar is not None:
-        raise ConfigError("--every and --calendar exclude each other: choose one")
-    if log is not None and kind is not Scheduler.CRON:
-        raise ConfigError(Problem(path="--log", message="systemd keeps the log itself: see it with journalctl -u"))
-    if calendar is not None and kind is not Scheduler.CRON:
-        check_calendar(calendar)
-    every_s = None if calendar is not None else parse_duration(every or _EVERY)
-    if calendar is None and every_s is None:
-        raise ConfigError(Problem(path="--every", message="none is never: `remoterun schedule remove` does that"))
-    return Schedule.here(
-        project_root(project), every_s=every_s, calendar=calendar, log=str(log.absolute()) if log else None
-    )
 
 
 def _refuse_into(into: Path | None) -> None:

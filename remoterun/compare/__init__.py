@@ -26,7 +26,6 @@ from remoterun.compare.model import (
     TargetState,
 )
 from remoterun.compare.text import difference_text
-from remoterun.compare.views import has_result
 
 __all__ = [
     "Change",
@@ -51,6 +50,5 @@ __all__ = [
     "difference_text",
     "fold",
     "follow",
-    "has_result",
     "standing_document",
 ]

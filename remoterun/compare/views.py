@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
     from remoterun.model import Finding, Outcome, Run
 
-_TOLD: Final = frozenset({Status.OK, Status.FINDINGS})
 _UNASKED: Final = frozenset({Status.CANCELLED, Status.NOT_STARTED, Status.RUNNING})
 _UNASKED_CODES: Final = frozenset({"run_cut", "still_running", "taken_over"})
 _OUTSIDE: Final = frozenset({Phase.PLAN, Phase.CONNECT, Phase.ENTER})
@@ -61,15 +60,14 @@ def _view(target: str, outcomes: list[Outcome]) -> View:
         target=target,
         name=next((_text(outcome.name) for outcome in outcomes if outcome.name), None),
         statuses=frozenset(outcome.status for outcome in outcomes),
-        told={payload: tuple(own) for payload, own in by_payload.items() if all(map(has_result, own))},
+        told={
+            payload: tuple(own)
+            for payload, own in by_payload.items()
+            if all(outcome.status.has_result for outcome in own)
+        },
         found=dict(_found(outcomes)),
         silent=next(filter(_says_nothing, outcomes), None),
     )
-
-
-def has_result(outcome: Outcome) -> bool:
-    """Tell whether an outcome says what is the matter with its target, and not only why that is not known."""
-    return outcome.status in _TOLD
 
 
 def payload_of(outcome: Outcome) -> str:
@@ -79,7 +77,7 @@ def payload_of(outcome: Outcome) -> str:
 
 def _says_nothing(outcome: Outcome) -> bool:
     code = outcome.error.code if outcome.error else ""
-    return outcome.status not in _TOLD | _UNASKED and code not in _UNASKED_CODES
+    return not outcome.status.has_result and outcome.status not in _UNASKED and code not in _UNASKED_CODES
 
 
 def _found(outcomes: list[Outcome]) -> Iterator[tuple[str, tuple[Identity, Finding]]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import zlib
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 FILE_NAME: Final = "history.sqlite3"
+NO_PROJECT: Final = "-"
+"""What stands for the folder of a project where there is none."""
 # Writers of other runs hold the database for moments; who holds it longer hangs.
 _BUSY_S: Final = 5.0
 
@@ -103,7 +105,7 @@ _SCRIPTS: Final = (
     ) WITHOUT ROWID;
     CREATE INDEX standing_by_wording ON standing (wording);
     """,
-    # Which project runs are of: empty where nobody knows one.
+    # Which project runs are of: empty for those of older versions, also of one that is still at work.
     """
     ALTER TABLE runs ADD COLUMN project TEXT NOT NULL DEFAULT '';
     DROP INDEX runs_to_follow;
@@ -112,7 +114,7 @@ _SCRIPTS: Final = (
     CREATE INDEX runs_by_playbook ON runs (playbook, project, number);
     CREATE TABLE targets_of_projects (
         number INTEGER PRIMARY KEY,
-        project TEXT NOT NULL,
+        project TEXT NOT NULL DEFAULT '',
         playbook TEXT NOT NULL,
         target TEXT NOT NULL,
         name TEXT,
@@ -140,6 +142,25 @@ def reading() -> Iterator[None]:
         yield
     except (zlib.error, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise sqlite3.DatabaseError(f"a value in it is damaged ({type(error).__name__}: {error})") from error
+
+
+def project_name(project: str) -> str | None:
+    """Return the folder of a project, None where there is none, or nobody knows it."""
+    return None if project in {"", NO_PROJECT} else project
+
+
+@contextmanager
+def transaction(database: sqlite3.Connection) -> Iterator[None]:
+    """Write several things or none."""
+    database.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        database.execute("COMMIT")
+    except BaseException:
+        # On a full disk it may be gone already, and that is not what went wrong.
+        with suppress(sqlite3.Error):
+            database.execute("ROLLBACK")
+        raise
 
 
 def default_folder() -> Path:
@@ -183,8 +204,7 @@ def _bring_up_to_date(database: sqlite3.Connection) -> None:
     # Neither can be set inside a transaction. Where the file system can't do WAL, sqlite stays with its journal.
     database.execute("PRAGMA auto_vacuum = INCREMENTAL")
     database.execute("PRAGMA journal_mode = WAL")
-    database.execute("BEGIN IMMEDIATE")
-    try:
+    with transaction(database):
         version = _version(database)
         if version > len(_SCRIPTS):
             raise NewerHistoryError(f"was written by a newer remoterun (version {version} of its tables)")
@@ -192,10 +212,6 @@ def _bring_up_to_date(database: sqlite3.Connection) -> None:
             for statement in _SCRIPTS[number].split(";"):
                 database.execute(statement)
             database.execute(f"PRAGMA user_version = {number + 1}")
-        database.execute("COMMIT")
-    except BaseException:
-        database.execute("ROLLBACK")
-        raise
 
 
 def _version(database: sqlite3.Connection) -> int:

@@ -14,6 +14,7 @@ from remoterun.compare.document import (
     silence_fields,
     standing_fields,
 )
+from remoterun.history.database import project_name
 from remoterun.model import Status
 from remoterun.report.documents import plain
 from remoterun.version import VERSION
@@ -34,7 +35,7 @@ def trails_document(trails: Sequence[Trail]) -> dict[str, Json]:
 
 def _trail(trail: Trail) -> Json:
     return {
-        "project": plain(trail.project) or None,
+        "project": plain(project_name(trail.project)),
         "playbook": plain(trail.playbook),
         "target": plain(trail.target),
         "name": plain(trail.name),

@@ -37,7 +37,10 @@ _WORST: Final = (
 
 
 class Line(NamedTuple):
-    """Name runs that can be compared: those of one playbook in one project, which is empty where they know none."""
+    """Name runs that can be compared: those of one playbook in one project, or in none; see `NO_PROJECT`.
+
+    Runs of older versions know nothing of that: their project is empty.
+    """
 
     project: str
     playbook: str
@@ -45,11 +48,12 @@ class Line(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """Hold where a finding that stands is written: its spell, and the words of it."""
+    """Hold where a finding that stands is written: its spell, and the words of it, of which `said` was made."""
 
     spell: int
     wording: int
     body: bytes
+    said: Standing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,8 +114,9 @@ def _standing(database: sqlite3.Connection, run: int) -> dict[int, list[tuple[St
     found: dict[int, list[tuple[Standing, Row]]] = {}
     for target, key, since_id, since_at, spell, wording, body, known in database.execute(_STANDING, (run,)):
         since = Moment(run_id=since_id, at=since_at)
-        row = Row(spell=spell, wording=wording, body=body)
-        found.setdefault(target, []).append((read_standing(key, body, since, known=bool(known)), row))
+        standing = read_standing(key, body, since, known=bool(known))
+        row = Row(spell=spell, wording=wording, body=body, said=standing)
+        found.setdefault(target, []).append((standing, row))
     return found
 
 
@@ -141,8 +146,13 @@ def _read_silence(target: str, name: str | None, text: str) -> Silence:
 # --- writing ----------------------------------------------------------------------------------------------------------
 
 
-def follow(database: sqlite3.Connection, number: int, run: Run) -> None:
-    """Write what a run leaves behind, after all before it were followed; later ones have to be followed anew."""
+def follow(
+    database: sqlite3.Connection, number: int, run: Run, known: Mapping[str, Entry] | None = None
+) -> dict[str, Entry]:
+    """Write what a run leaves behind, after all before it were followed; later ones have to be followed anew.
+
+    `known` is what is known of the targets before it, where that has been read already. Returns what is known then.
+    """
     line = line_of(database, number)
     _adopt(database, line, number)
     later = database.execute(
@@ -150,23 +160,25 @@ def follow(database: sqlite3.Connection, number: int, run: Run) -> None:
         (line.playbook, line.project, number),
     ).fetchall()
     unfollow(database, [row[0] for row in later])
-    before = entries(database, line, number)
+    after = dict(entries(database, line, number) if known is None else known)
     now = Moment(run_id=run.run_id, at=run.started_at)
     for view in views(run).values():
-        entry = before.get(view.target) or _new_entry(database, line, view.target)
-        _follow_target(database, number, entry, view, now)
+        entry = after.get(view.target) or _new_entry(database, line, view.target)
+        after[view.target] = _follow_target(database, number, entry, view, now)
     database.execute("UPDATE runs SET followed = 1 WHERE number = ?", (number,))
+    return after
 
 
 def line_of(database: sqlite3.Connection, number: int) -> Line:
     """Return which runs a run can be compared with."""
-    return Line(*database.execute("SELECT project, playbook FROM runs WHERE number = ?", (number,)).fetchone())
+    with reading():  # it may have been forgotten meanwhile
+        return Line(*database.execute("SELECT project, playbook FROM runs WHERE number = ?", (number,)).fetchone())
 
 
 def _adopt(database: sqlite3.Connection, line: Line, number: int) -> None:
-    """Take over runs of no known project for the first run of one: those of its targets, and of theirs.
+    """Take over runs of older versions for the first run of a project: those of its targets, and of theirs.
 
-    Runs of older versions know no project, and a history that begins anew would tell people everything once more.
+    A history that began anew would tell people everything once more.
     """
     known = "SELECT 1 FROM runs WHERE playbook = ? AND project = ? AND followed = 1 AND number <> ? LIMIT 1"
     if not line.project or database.execute(known, (line.playbook, line.project, number)).fetchone():
@@ -201,7 +213,7 @@ def _new_entry(database: sqlite3.Connection, line: Line, target: str) -> Entry:
     return Entry(number=number, name=None, run=0, heard=None, standing=(), silence=None, rows={})
 
 
-def _follow_target(database: sqlite3.Connection, number: int, entry: Entry, view: View, now: Moment) -> None:
+def _follow_target(database: sqlite3.Connection, number: int, entry: Entry, view: View, now: Moment) -> Entry:
     seen = {payload: see(own, numbered=False) for payload, own in view.told.items()}
     standing, _ = advance(entry.standing, view, seen, now)
     silent = silence(entry.silence, view, now)
@@ -210,37 +222,52 @@ def _follow_target(database: sqlite3.Connection, number: int, entry: Entry, view
     steps = [each.step for each in checkpoints if each.step is not None and abs(each.step) < 1 << 63]
     if view.name != entry.name and view.name is not None:
         database.execute("UPDATE targets SET name = ? WHERE number = ?", (view.name, entry.number))
+    heard = number if view.told and view.silent is None else entry.heard
     database.execute(
         "INSERT INTO entries (target, run, status, heard, silence, checkpoints, newest) VALUES (?, ?, ?, ?, ?, ?, ?)",
         (
             entry.number,
             number,
             min(view.statuses, key=_WORST.index).value,
-            number if view.told and view.silent is None else entry.heard,
+            heard,
             None if silent is None else _write_silence(silent),
             len(checkpoints),
             max(steps, default=None),
         ),
     )
-    for each in standing:
-        wording = _wording(database, entry, each)
-        database.execute("INSERT INTO standing VALUES (?, ?, ?)", (number, wording, each.known))
+    rows = {each.identity.key: _row(database, entry, each) for each in standing}
+    database.executemany(
+        "INSERT INTO standing VALUES (?, ?, ?)",
+        [(number, rows[each.identity.key].wording, each.known) for each in standing],
+    )
+    return Entry(
+        number=entry.number,
+        name=view.name or entry.name,
+        run=number,
+        heard=heard,
+        standing=standing,
+        silence=silent,
+        rows=rows,
+    )
 
 
-def _wording(database: sqlite3.Connection, entry: Entry, standing: Standing) -> int:
+def _row(database: sqlite3.Connection, entry: Entry, standing: Standing) -> Row:
     """Return the row of a finding's words, which is a new one where they have changed."""
     key = standing.identity.key
     row = entry.rows.get(key)
+    if row is not None and row.said.finding == standing.finding and row.said.checked == standing.checked:
+        return row
     body = _write_standing(standing)
     if row is not None and row.body == body:
-        return row.wording
+        return row
     spell = row.spell if row is not None else None
     if spell is None:
         spell = database.execute(
             "INSERT INTO spells (target, finding, since_id, since_at) VALUES (?, ?, ?, ?)",
             (entry.number, key, standing.since.run_id, standing.since.at),
         ).lastrowid
-    return database.execute("INSERT INTO wordings (spell, body) VALUES (?, ?)", (spell, body)).lastrowid or 0
+    wording = database.execute("INSERT INTO wordings (spell, body) VALUES (?, ?)", (spell, body)).lastrowid
+    return Row(spell=spell or 0, wording=wording or 0, body=body, said=standing)
 
 
 def _write_standing(standing: Standing) -> bytes:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import sqlite3
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from typing import TYPE_CHECKING, Self
 
 from remoterun.events import Event, OutcomeReady, RecordArrived, RunFinished, RunStarted
 from remoterun.history.alive import Alive
-from remoterun.history.database import NewerHistoryError, connect
+from remoterun.history.database import NO_PROJECT, NewerHistoryError, connect, transaction
 from remoterun.history.retention import KEEP, before, forget, unfollow
 from remoterun.history.values import pack_outcome, pack_plan, pack_record
 from remoterun.model import RunStatus, Status
@@ -16,7 +16,7 @@ from remoterun.report.documents import plain
 from remoterun.version import VERSION
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from pathlib import Path
 
     from remoterun.model import Outcome, Run
@@ -78,7 +78,7 @@ class _Entry:
             raise
         entry = cls(database, alive, event)
         try:
-            with entry._transaction():
+            with transaction(database):
                 entry._go_on(event, earlier) if earlier is not None else entry._start(event)
             forget(database, folder, before(KEEP))
         except BaseException:
@@ -106,7 +106,7 @@ class _Entry:
                     # Not before: starting a run takes long enough.
                     from remoterun.history import index
 
-                    with self._transaction():
+                    with transaction(self._database):
                         index.follow(self._database, self._run, event.run)
 
     def close(self) -> None:
@@ -121,7 +121,7 @@ class _Entry:
             "INSERT INTO runs (id, project, playbook, playbook_sha256, remoterun, started_at, plan) "
             "VALUES (?, ?, ?, ?, ?, ?, ?)",
             (
-                *(plan.run_id, plain(plan.project), plain(plan.playbook), plan.playbook_sha256),
+                *(plan.run_id, plain(plan.project) or NO_PROJECT, plain(plan.playbook), plan.playbook_sha256),
                 *(VERSION, event.started_at, body),
             ),
         )
@@ -152,7 +152,7 @@ class _Entry:
 
     def _put_outcome(self, outcome: Outcome) -> None:
         job = self._jobs[outcome.target, outcome.step]
-        with self._transaction():
+        with transaction(self._database):
             # What was never told as an event is written with its outcome.
             for number in range(self._records.get(job, 0), len(outcome.records)):
                 self._put_record(job, number, pack_record(outcome.records[number]))
@@ -160,15 +160,3 @@ class _Entry:
                 "UPDATE jobs SET status = ?, outcome = ? WHERE run = ? AND job = ?",
                 (outcome.status.value, pack_outcome(outcome), self._run, job),
             )
-
-    @contextmanager
-    def _transaction(self) -> Iterator[None]:
-        """Write several things or none."""
-        self._database.execute("BEGIN IMMEDIATE")
-        try:
-            yield
-        except BaseException:
-            with suppress(sqlite3.Error):
-                self._database.execute("ROLLBACK")
-            raise
-        self._database.execute("COMMIT")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from remoterun.errors import ConfigError, TargetError
 from remoterun.history.alive import is_running, sweep
-from remoterun.history.database import NewerHistoryError, connect, reading
+from remoterun.history.database import NewerHistoryError, connect, project_name, reading
 from remoterun.history.retention import before, forget
 from remoterun.history.stored import stored_records
 from remoterun.history.values import unpack_outcome, unpack_plan
@@ -36,7 +36,7 @@ class HistoryError(ConfigError):
 class Kept:
     """Describe one run of the history; `status` is None for one that was cut, `running` while it goes on.
 
-    `project` is the folder that it comes from, empty where nobody knows one.
+    `project` is the folder that it comes from; see `project_name`.
     `counts` are its outcomes by status; `jobs` says how many there ought to be.
     """
 
@@ -216,7 +216,7 @@ class History:
             return difference(self._database, None, (number, run), self._run_of)
         earlier = self._comparable(before)
         if before.playbook == after.playbook and before.project != after.project:
-            one, other = (f"the project {kept.project}" if kept.project else "no project" for kept in (before, after))
+            one, other = (_project(kept) for kept in (before, after))
             raise HistoryError(
                 f"{before.run_id} is a run of {one}, {after.run_id} of {other}: runs of one project can be compared"
             )
@@ -253,8 +253,10 @@ class History:
             raise HistoryError(f"the history in {self._folder} can't be brought up to date: {error}") from error
 
     def _ended(self, number: int) -> Run | None:
-        kept = self._kept_of(number)
-        return None if kept.running or kept.status is RunStatus.DETACHED else self.run(kept)
+        found = self._select("WHERE number = ?", number)
+        # Another process may have forgotten it since.
+        over = found and not found[0].running and found[0].status is not RunStatus.DETACHED
+        return self.run(found[0]) if over else None
 
     def _run_of(self, number: int) -> Run:
         return self.run(self._kept_of(number))
@@ -299,6 +301,11 @@ class History:
     def forget(self, age: timedelta) -> int:
         """Remove runs that started longer ago than this and are not going on; return how many."""
         return forget(self._database, self._folder, before(age))
+
+
+def _project(kept: Kept) -> str:
+    name = project_name(kept.project)
+    return "no project" if name is None else f"the project {name}"
 
 
 def _still_there(row: tuple[Any, ...] | None, run: str) -> tuple[Any, ...]:

@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final
 
 from remoterun.history.alive import is_running
+from remoterun.model.times import moment_text
 
 if TYPE_CHECKING:
     import sqlite3
@@ -18,7 +19,10 @@ KEEP: Final = timedelta(days=90)
 
 def before(age: timedelta) -> str:
     """Return the moment that lies so long back, as the history writes moments."""
-    return (datetime.now(UTC) - age).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    try:
+        return moment_text(datetime.now(UTC) - age)
+    except OverflowError:  # before there were years
+        return ""
 
 
 def forget(database: sqlite3.Connection, folder: Path, moment: str) -> int:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from remoterun.compare.text import Writer, moment_text, widest
 from remoterun.errors import clean
+from remoterun.history.database import project_name
 from remoterun.model import Severity, Status
 from remoterun.report.rows import SEVERITY_STYLE
 from remoterun.report.text import STATUS_STYLE, Page, Span, pad, plural
@@ -41,7 +42,7 @@ def trails_text(trails: Sequence[Trail], *, width: int, color: bool, verbose: in
         page.gap()
         project, playbook = line
         # Most people have one, and need not be told its name.
-        place = f" of {clean(project) or 'no project'}" if len(projects) > 1 else ""
+        place = f" of {clean(project_name(project) or 'no project')}" if len(projects) > 1 else ""
         own = [trail for trail in trails if (trail.project, trail.playbook) == line]
         _playbook(page, f"{clean(playbook)}{place}", own, verbose)
     return page.text()

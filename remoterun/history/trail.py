@@ -10,6 +10,7 @@ from remoterun.compare import Moment, Silence, Standing, State
 from remoterun.compare.seen import see
 from remoterun.compare.views import views
 from remoterun.history import index
+from remoterun.history.database import transaction
 from remoterun.model import Status
 from remoterun.records import dataclass
 
@@ -48,7 +49,7 @@ class Ended:
 class Trail:
     """Tell how a target fared in the runs of a playbook: `stops` are the newest ones, the newest first.
 
-    `project` is empty where none is known; `standing` are the findings after the last of them, `ended` those that went
+    `project` is as `project_name` reads it; `standing` are the findings after the last of them, `ended` those that went
     away during these runs.
     """
 
@@ -83,7 +84,7 @@ def catch_up(
     """
     (waiting,) = database.execute("SELECT count(*) FROM runs WHERE followed = 0").fetchone()
     done = 0
-    # Runs that know no project come first: others may take them over.
+    # Runs of older versions come first: others may take them over.
     for line in database.execute(
         "SELECT DISTINCT project, playbook FROM runs WHERE followed = 0 ORDER BY project"
     ).fetchall():
@@ -119,13 +120,8 @@ class _Follower:
         run = ended(number)
         if run is None:
             return
-        self._database.execute("BEGIN IMMEDIATE")
-        try:
+        with transaction(self._database):
             self._follow(number, run)
-        except BaseException:
-            self._database.execute("ROLLBACK")
-            raise
-        self._database.execute("COMMIT")
 
     def _follow(self, number: int, run: Run) -> None:
         # It changes with what others write.
@@ -221,7 +217,7 @@ def trails(
 
     Args:
         database: the history, caught up.
-        project: only of this one; empty for runs without any.
+        project: only of this one.
         playbook: only of this one.
         pattern: only of targets whose id or name is like this.
         most: how many runs to tell of, the newest.

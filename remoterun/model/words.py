@@ -22,6 +22,11 @@ class Status(StrEnum):
     NOT_STARTED = "not_started"
     RUNNING = "running"
 
+    @property
+    def has_result(self) -> bool:
+        """Tell whether it says what is the matter with the target, and not only why that is not known."""
+        return self is Status.OK or self is Status.FINDINGS
+
 
 class Phase(StrEnum):
     """Name the part of a target's way that an outcome ended in."""

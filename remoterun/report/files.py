@@ -5,17 +5,15 @@ from __future__ import annotations
 import errno
 import os
 import stat
-import tempfile
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
+
+from remoterun.store import Unfinished
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
 _MODE: Final = 0o644
-# No name is longer than 255 bytes, and a character may take four of them.
-_KEPT_CHARS: Final = 50
 
 
 def write_whole(path: Path, data: bytes | Iterable[bytes]) -> None:
@@ -29,20 +27,10 @@ def write_whole(path: Path, data: bytes | Iterable[bytes]) -> None:
     # What lies in the place of a link is what readers mean.
     path = Path(os.path.realpath(path))
     _refuse_other_kinds(path)
-    # Collectors read all files with their suffix, so that of an unfinished one is another.
-    descriptor, name = tempfile.mkstemp(prefix=f".{path.name[:_KEPT_CHARS]}.", suffix=".tmp", dir=path.parent)
-    temporary = Path(name)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            os.fchmod(descriptor, _MODE & ~_umask())
+    with Unfinished(path, _MODE) as unfinished:
+        with unfinished.writer() as file:
             file.writelines([data] if isinstance(data, bytes) else data)
-            file.flush()
-            os.fsync(descriptor)
-        temporary.replace(path)
-    except BaseException:
-        with suppress(OSError):
-            temporary.unlink()
-        raise
+        unfinished.put()
 
 
 def _refuse_other_kinds(path: Path) -> None:
@@ -53,9 +41,3 @@ def _refuse_other_kinds(path: Path) -> None:
         return
     if not stat.S_ISREG(mode):
         raise OSError(errno.EINVAL, "it is not a regular file", str(path))
-
-
-def _umask() -> int:
-    mask = os.umask(0o077)
-    os.umask(mask)
-    return mask

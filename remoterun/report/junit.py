@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
 from remoterun.errors import clean
 from remoterun.model import Captured, Outcome, Status
+from remoterun.model.times import seconds_between
 from remoterun.report.text import last_lines
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def _suite(run: Run) -> Element:
     cases = [_case(run, outcome, several=several) for outcome in run.outcomes]
     suite.extend(cases)
     _sum_up(suite, cases)
-    suite.set("time", f"{_seconds(run):.3f}")
+    suite.set("time", f"{max(seconds_between(run.started_at, run.finished_at) or 0.0, 0.0):.3f}")
     return suite
 
 
@@ -149,11 +149,3 @@ def _text(text: str, *, lines: bool = False) -> str:
     """Make a text one that XML takes: visible characters, in one line or in several."""
     cleaned = "\n".join(map(clean, text.split("\n"))) if lines else clean(text)
     return _ILLEGAL.sub(_REPLACEMENT, cleaned)
-
-
-def _seconds(run: Run) -> float:
-    try:
-        spent = datetime.fromisoformat(run.finished_at) - datetime.fromisoformat(run.started_at)
-    except (TypeError, ValueError):
-        return 0.0
-    return max(spent.total_seconds(), 0.0)

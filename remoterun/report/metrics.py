@@ -6,11 +6,11 @@ All metrics are gauges without timestamps, so that readers of the older Promethe
 from __future__ import annotations
 
 import math
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from remoterun.errors import clean
 from remoterun.model import Outcome, RunStatus, Severity, Status
+from remoterun.model.times import seconds_of
 from remoterun.records import dataclass
 from remoterun.report.documents import plain
 from remoterun.report.rows import is_checkpoint
@@ -41,7 +41,6 @@ _MOST_RULES: Final = 200
 """Payloads of a project may make up rules; those beyond so many are counted as one."""
 _OTHER: Final = "other"
 _VERDICTS: Final = ("ok", "suspect", "bad", "in_progress", "unsupported", "unchecked")
-_TOLD: Final = frozenset({Status.OK, Status.FINDINGS})
 
 Labels: TypeAlias = "tuple[tuple[str, str], ...]"
 
@@ -86,7 +85,7 @@ _Sample: TypeAlias = "tuple[str, Labels, float]"
 
 
 def _run_samples(run: Run, now: float) -> Iterator[_Sample]:
-    started, finished = _seconds(run.started_at), _seconds(run.finished_at)
+    started, finished = seconds_of(run.started_at), seconds_of(run.finished_at)
     if started is not None:
         yield "remoterun_run_started_timestamp_seconds", (), started
     if finished is not None:
@@ -135,7 +134,7 @@ class _Newest:
 
 
 def _target_samples(outcomes: Sequence[Outcome], now: float) -> Iterator[_Sample]:
-    yield "remoterun_target_up", (), float(all(outcome.status in _TOLD for outcome in outcomes))
+    yield "remoterun_target_up", (), float(all(outcome.status.has_result for outcome in outcomes))
     for severity in Severity:
         count = sum(finding.severity is severity for outcome in outcomes for finding in outcome.findings)
         yield "remoterun_target_findings", (("severity", severity.value),), count
@@ -147,7 +146,7 @@ def _target_samples(outcomes: Sequence[Outcome], now: float) -> Iterator[_Sample
         verdict = record.get("verdict")
         known = verdict if isinstance(verdict, str) and verdict in verdicts else "unchecked"
         verdicts[known] += 1
-        checkpoint = _Newest(step=_number(record.get("step")), written=_seconds(record.get("mtime")))
+        checkpoint = _Newest(step=_number(record.get("step")), written=seconds_of(record.get("mtime")))
         newest = checkpoint if newest is None or checkpoint.order > newest.order else newest
     if newest is None:
         return
@@ -169,18 +168,3 @@ def _number(value: Json) -> float | None:
     except OverflowError:
         return None
     return number if math.isfinite(number) else None
-
-
-def _seconds(text: Json) -> float | None:
-    """Read ISO 8601 as seconds since 1970; without a zone it is UTC."""
-    try:
-        moment = datetime.fromisoformat(text) if isinstance(text, str) else None
-    except ValueError:
-        return None
-    if moment is None:
-        return None
-    aware = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
-    try:
-        return aware.timestamp()
-    except OverflowError:
-        return None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
@@ -19,6 +18,7 @@ from remoterun.model import (
     Status,
     format_duration,
 )
+from remoterun.model.times import seconds_between
 from remoterun.records import dataclass
 from remoterun.report import rows
 from remoterun.report.text import (
@@ -396,7 +396,7 @@ def _totals(run: Run) -> list[Span]:
             spans += (
                 [Span(" "), Span(f"({severities})", solid=True)] if severities and status is Status.FINDINGS else []
             )
-    seconds = _seconds(run)
+    seconds = seconds_between(run.started_at, run.finished_at)
     spans += [Span(" "), Span(f"in {human_seconds(seconds)}", solid=True)] if seconds is not None else []
     cut_short = run.status in {RunStatus.INTERRUPTED, RunStatus.TERMINATED}
     return [*spans, *([Span(f"; {run.status}", "bad")] if cut_short else [])]
@@ -411,10 +411,3 @@ def _severities(outcomes: Sequence[Outcome]) -> list[str]:
             worst[key] = max(worst.get(key, finding.severity), finding.severity, key=lambda severity: severity.rank)
     found = list(worst.values())
     return [f"{found.count(severity)} {severity.value}" for severity in reversed(Severity) if severity in found]
-
-
-def _seconds(run: Run) -> float | None:
-    try:
-        return (datetime.fromisoformat(run.finished_at) - datetime.fromisoformat(run.started_at)).total_seconds()
-    except (TypeError, ValueError):
-        return None

@@ -230,6 +230,36 @@ def test_links_that_lead_in_a_circle_are_told_before_anything_starts(project: Pr
     assert (result.status, "symbolic links" in result.stderr) == (2, True)
 
 
+def test_the_result_takes_the_place_of_nothing_that_the_run_needs(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = project.folder
+    monkeypatch.setenv("XDG_STATE_HOME", str(folder / "state"))
+    assert project.run("play", "say", "--on", "one").status == 0
+    (folder / "playbooks").mkdir()
+    (folder / "playbooks" / "talk.yaml").write_text("steps: [{payload: say}]\n")
+    (folder / "params.json").write_text("{}")
+    (folder / "link.yaml").symlink_to("inventory.yaml")
+    os.link(folder / "params.json", folder / "hard.json")
+    before = {path: path.read_bytes() for path in folder.rglob("*.[yj]*") if path.is_file()}
+    for out, what in (
+        ("link.yaml", "the inventory"),
+        ("playbooks/../inventory.yaml", "the inventory"),
+        ("playbooks/talk.yaml", "the playbook talk"),
+        ("audit.yaml", "the audit's settings"),
+        ("hard.json", "--params"),
+        ("events.jsonl", "--events"),
+        ("new.prom", "--metrics"),
+        ("state/remoterun/history.sqlite3", "the history"),
+    ):
+        beside = ["--events", str(folder / "events.jsonl"), "--metrics", str(folder / "new.prom")]
+        beside += ["--params", f"@{folder / 'params.json'}"]
+        result = project.run("play", "say", "--on", "one", *beside, "-o", str(folder / out))
+        assert (result.status, f"is the file of {what} as well" in result.stderr) == (2, True), out
+    assert {path: path.read_bytes() for path in before} == before
+    assert not (folder / "events.jsonl").exists()
+
+
 def test_a_full_disk_is_told(project: Project) -> None:
     result = project.run("play", "say", "--on", "one", "-o", "/dev/full")
     assert (result.status, result.stdout) == (3, b"")

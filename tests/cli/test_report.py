@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import gzip
 import json
+import os
 import re
 import subprocess
 import sys
@@ -95,6 +96,24 @@ def test_documents_instead_of_the_history(project: Project) -> None:
     assert (done.status, done.stdout) == (0, b"remoterun-___later.html\n")
     held = _held((project.folder / "remoterun-___later.html").read_bytes())
     assert (held["run-0"], held["run-1"]) == (run, later)
+
+
+def test_a_file_is_read_once_and_never_written_over(project: Project) -> None:
+    file = project.folder / "run.json"
+    file.write_text(json.dumps(_play(project)))
+    (project.folder / "link.json").symlink_to("run.json")
+    os.link(file, project.folder / "hard.json")
+    before = file.read_bytes()
+    for name in ("run.json", "./run.json", "link.json", "hard.json", "../project/run.json"):
+        done = _report("--from", "run.json", "--from", name)
+        assert (done.status, f"{name} and run.json are one file" in done.stderr) == (2, True)
+        done = _report("--from", "run.json", "-o", name)
+        assert (done.status, f"{name} is the file of --from as well" in done.stderr) == (2, True)
+    assert "- and - are one file" in _report("--from", "-", "--from", "-", stdin=before).stderr
+    history = next((project.folder.parent / "state").rglob("history.sqlite3"))
+    assert "is the file of the history as well" in _report("-o", str(history)).stderr
+    assert file.read_bytes() == before
+    assert list(project.folder.glob("*.html")) == []
 
 
 WRONG = (

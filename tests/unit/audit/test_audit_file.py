@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 from dataclasses import replace
@@ -43,6 +44,27 @@ def problems(folder: Path, text: str) -> list[str]:
     with pytest.raises(ConfigError) as caught:
         load(folder, text)
     return [str(problem).removeprefix(f"{folder / 'audit.yaml'}:") for problem in caught.value.problems]
+
+
+def test_a_report_has_a_file_of_its_own(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    (tmp_path / "link").symlink_to("out")
+    (out / "one.xml").touch()
+    os.link(out / "one.xml", out / "hard")
+    (tmp_path / "mail.url").touch()
+    reports = "{html: out/../link/new, json: ./out/new, junit: out/one.xml, metrics: out/hard}"
+    said = problems(tmp_path, f"playbooks: [probe]\nreports: {reports}\n")
+    assert sorted(line.partition(": ")[2] for line in said) == [
+        f"reports.json: {out}/new is the file of the report html already",
+        f"reports.junit: {out}/one.xml is the file of the report metrics already",
+    ]
+    for name in ("audit.yaml", "./inventory.yaml", "playbooks/probe.yaml", "mail.url"):
+        (only,) = problems(
+            tmp_path,
+            f"playbooks: [probe@1]\nreports: {{html: {name}}}\nalerts: {{to: {{mail: {{file: mail.url}}}}}}\n",
+        )
+        assert f"is a file that audits read ({Path(name).name}) already" in only
 
 
 def test_all_of_it(tmp_path: Path) -> None:
@@ -96,7 +118,7 @@ alerts:
     assert "the playbook 'probe' stands there twice" in told
     assert "did you mean reports?" in told
     assert "91d is too long" in told
-    assert f"{tmp_path}/same is another report's file already" in told
+    assert f"{tmp_path}/same is the file of the report" in told
     assert "write $$ for the sign itself" in told
     assert "'Rule'" in told
     assert "did you mean $rule?" in told

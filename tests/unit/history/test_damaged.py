@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import random
+import shutil
 import sqlite3
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from datetime import timedelta
@@ -97,3 +100,43 @@ def test_a_run_that_is_thrown_away_while_it_is_read_is_missed(folder: Path) -> N
         for read in (history.run, history.plan, history.previous, lambda kept: history.difference(None, kept)):
             with pytest.raises(HistoryError, match="forgotten meanwhile"):
                 read(newest)
+
+
+def test_a_run_that_is_thrown_away_while_others_are_followed_is_passed_over(folder: Path) -> None:
+    _spoil(folder, "DELETE FROM entries", "DELETE FROM standing", "UPDATE runs SET followed = 0")
+    with History.open(folder) as other:
+        last = other.find("last")
+
+        def forget_the_last(done: int, _total: int) -> None:
+            if done == 1:
+                other._database.execute("DELETE FROM runs WHERE id = ?", (last.run_id,))
+
+        with History.open(folder, forget_the_last) as history:
+            assert [len(trail.stops) for trail in history.trails()] == [1, 1]
+
+
+READ = """\
+import resource, signal, sys
+from pathlib import Path
+from remoterun.history import History
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]), -1))
+with History.open(Path(sys.argv[1])) as history:
+    print(len(history.trails()))
+"""
+
+
+@pytest.mark.parametrize("most", [100, 20_000, 40_000])
+def test_where_a_full_disk_ends_a_migration_that_is_told_and_nothing_lost(tmp_path: Path, most: int) -> None:
+    shutil.copy(Path(__file__).parents[2] / "data/history/version-2.sqlite3", tmp_path / FILE_NAME)
+    done = subprocess.run([sys.executable, "-c", READ, str(tmp_path), str(most)], capture_output=True, check=False)
+    assert b"can't be read" in done.stderr
+    assert b"rollback" not in done.stderr.splitlines()[-1]
+    with History.open(tmp_path) as history:
+        assert len(history.trails()) == 3
+
+
+def test_nothing_is_older_than_all_time(folder: Path) -> None:
+    with History.open(folder) as history:
+        assert history.forget(timedelta.max) == 0
+        assert history.forget(timedelta(0)) == 2

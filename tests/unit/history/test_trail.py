@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import shutil
+import signal
 import sqlite3
+import subprocess
+import sys
 import tempfile
 import unicodedata
 from contextlib import closing
@@ -22,6 +25,7 @@ from remoterun.history import History, HistoryError, Journal
 from remoterun.history.database import _SCRIPTS
 from remoterun.history.document import history_schema, trails_document
 from remoterun.history.text import trails_text
+from remoterun.history.trail import Trail
 from remoterun.model import Run, Status
 from tests.support import audits
 from tests.support.audits import audited, keep, nan, run, silent
@@ -279,6 +283,9 @@ def test_a_database_of_the_second_version_keeps_what_it_knew(tmp_path: Path) -> 
     with closing(sqlite3.connect(tmp_path / "history.sqlite3")) as database:
         assert database.execute("PRAGMA foreign_key_check").fetchall() == []
         assert database.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+        # What that version writes while it is still at work.
+        database.execute("INSERT OR IGNORE INTO targets (playbook, target) VALUES ('check-ckpt', 'new')")
+        assert database.execute("SELECT count(*) FROM targets WHERE target = 'new'").fetchone() == (1,)
 
 
 @pytest.mark.parametrize("version", [VERSION_1, VERSION_2])
@@ -337,9 +344,67 @@ def test_runs_without_a_project_stay_so_once_it_has_its_own(tmp_path: Path) -> N
     keep(tmp_path, run(0, audited(A, [3], nan(3))), project="/srv/one")
     keep(tmp_path, run(1, audited(A, [3])))
     keep(tmp_path, run(2, audited(A, [3], nan(3))), project="/srv/one")
+    for again in (False, True):
+        if again:  # as if what they leave behind had been thrown away
+            with closing(sqlite3.connect(tmp_path / "history.sqlite3")) as database, database:
+                for table in ("standing", "entries"):
+                    database.execute(f"DELETE FROM {table}")
+                database.execute("UPDATE runs SET followed = 0")
+        with History.open(tmp_path) as history:
+            last, without, first = history.runs()
+            assert (history.previous(last), history.previous(without)) == (first, None)
+
+
+CATCH_UP = """\
+import os, signal, sys
+from pathlib import Path
+from remoterun.history import History
+
+def step(done, total):
+    if done == int(sys.argv[2]):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+with History.open(Path(sys.argv[1]), step) as history:
+    history.trails()
+"""
+
+
+def _catching_up(folder: Path, killed_at: int = 0) -> subprocess.Popen[bytes]:
+    return subprocess.Popen([sys.executable, "-c", CATCH_UP, str(folder), str(killed_at)])
+
+
+def _unfollowed(folder: Path, days: int = 30) -> list[Trail]:
+    """Keep runs as an older version did, and return what ought to become of them."""
+    for day in range(days):
+        findings = [nan(3)] * (day % 7 > 2)
+        keep(folder, run(day, audited(A, [3, day], *findings), audited(B, [3]) if day % 5 else silent(B)))
+    with History.open(folder) as history:
+        expected = history.trails(most=days, target="*", with_ended=True)
+    with closing(sqlite3.connect(folder / "history.sqlite3")) as database, database:
+        for table in ("standing", "entries", "wordings", "spells", "targets"):
+            database.execute(f"DELETE FROM {table}")
+        database.execute("UPDATE runs SET followed = 0")
+    return expected
+
+
+def test_who_is_killed_while_catching_up_leaves_what_was_done(tmp_path: Path) -> None:
+    expected = _unfollowed(tmp_path)
+    for killed_at, left in ((7, 23), (20, 3)):
+        assert _catching_up(tmp_path, killed_at).wait() == -signal.SIGKILL
+        with closing(sqlite3.connect(tmp_path / "history.sqlite3")) as database:
+            assert database.execute("SELECT count(*) FROM runs WHERE followed = 0").fetchone() == (left,)
+    steps: list[tuple[int, int]] = []
+    with History.open(tmp_path, lambda *step: steps.append(step)) as history:
+        assert history.trails(most=30, target="*", with_ended=True) == expected
+    assert steps == [(1, 3), (2, 3), (3, 3)]
+
+
+def test_those_who_catch_up_at_once_take_turns(tmp_path: Path) -> None:
+    expected = _unfollowed(tmp_path)
+    processes = [_catching_up(tmp_path) for _ in range(3)]
+    assert [process.wait() for process in processes] == [0, 0, 0]
     with History.open(tmp_path) as history:
-        last, without, first = history.runs()
-        assert (history.previous(last), history.previous(without)) == (first, None)
+        assert history.trails(most=30, target="*", with_ended=True) == expected
 
 
 def test_since_when_outlives_the_runs_that_are_forgotten(tmp_path: Path) -> None:
