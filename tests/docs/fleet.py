@@ -34,7 +34,7 @@ STANDINS: Final = {
     "python": f'exec "{sys.executable}" "$@"',
 }
 PLACES: Final = re.compile(r"(?<![\w.~/*-])/(?:workspace|data/ckpt|root/venv|opt|srv|var/lib|etc)\b")
-GONE_ON_S: Final = 60.0
+LONGEST_S: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,7 +143,7 @@ class Desk:
         environment = {**self.environment(), **(more or {})}
         shell = subprocess.Popen(["/bin/sh", "-c", script], cwd=self.project, env=environment, start_new_session=True)
         try:
-            shell.wait(GONE_ON_S * len(commands))
+            shell.wait(LONGEST_S * len(commands))
         finally:
             if shell.poll() is None:
                 os.killpg(shell.pid, signal.SIGKILL)

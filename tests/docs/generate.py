@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from types import ModuleType
@@ -154,21 +155,41 @@ def _cli() -> Iterator[str]:
     yield "# Command line"
     yield ""
     yield "This page is generated: `python -m tests.docs.generate`."
-    for words in COMMANDS:
+    for words, text in zip(COMMANDS, helps_of(COMMANDS), strict=True):
         yield ""
         yield f"## `{' '.join(('remoterun', *words))}`"
         yield ""
         yield "```text"
-        yield help_of(words)
+        yield text
         yield "```"
 
 
-def help_of(words: tuple[str, ...]) -> str:
-    """Return the help text of a command as it looks at 100 columns without a terminal."""
+# One process for all: starting one for each takes most of the time that they take.
+_HELPS = """
+import contextlib, io, json, sys
+from remoterun.cli.app import command
+
+texts = []
+for words in json.load(sys.stdin):
+    with contextlib.redirect_stdout(io.StringIO()) as text, contextlib.suppress(SystemExit):
+        command(words).main([*words, "--help"], prog_name="remoterun", standalone_mode=True)
+    texts.append(text.getvalue())
+json.dump(texts, sys.stdout)
+"""
+
+
+def helps_of(commands: Sequence[tuple[str, ...]]) -> list[str]:
+    """Return the help texts of commands as they look at 100 columns without a terminal."""
     environment = {**os.environ, "COLUMNS": "100", "TERMINAL_WIDTH": "100", "NO_COLOR": "1", "TERM": "dumb"}
-    command = [sys.executable, "-m", "remoterun", *words, "--help"]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-    return "\n".join(line.rstrip() for line in done.stdout.strip().splitlines())
+    done = subprocess.run(
+        [sys.executable, "-c", _HELPS],
+        env=environment,
+        input=json.dumps(commands),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return ["\n".join(line.rstrip() for line in text.strip().splitlines()) for text in json.loads(done.stdout)]
 
 
 # --- the rules of check-ckpt ------------------------------------------------------------------------------------------

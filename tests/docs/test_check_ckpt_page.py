@@ -1,0 +1,49 @@
+"""The page of check-ckpt names every field of its records, and none that is not there."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.docs.generate import DOCS
+from tests.docs.pages import ROOT
+from tests.unit.payloads.check_ckpt.support import Heard, audit
+
+PART = (DOCS / "check-ckpt.md").read_text("utf-8").partition("## The records")[2].partition("\n## ")[0]
+TABLE, _, BELOW = PART.partition("Findings that concern")
+NAMED = {word for row in re.findall(r"^\| (.*) \|", TABLE, re.MULTILINE) for word in re.findall(r"`(\w+)`", row)}
+RARE = {"files_count", "params_listed", "unchecked_count", "load", "step_from", "ignored"}
+"""Fields of cases that the demo's checkpoints are not."""
+
+
+@pytest.fixture(scope="module")
+def heard(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Heard]]:
+    """Audit the demo's checkpoints: whole, again, and by their headers."""
+    folder = tmp_path_factory.mktemp("page") / "checkpoints"
+    shutil.copytree(ROOT / "remoterun/lab/data/200", folder)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HOME", str(folder.parent))
+        yield [audit(folder, later=10), audit(folder, later=20), audit(folder, deep=False)]
+
+
+def test_every_field_of_a_checkpoint_is_told(heard: list[Heard]) -> None:
+    fields = {field for each in heard for record in each.records for field in record} - {"kind"}
+    assert fields <= NAMED
+    told = set(re.findall(r"^\| ((?:`\w+`(?:, )?)+) \|", TABLE, re.MULTILINE))
+    assert {word for row in told for word in re.findall(r"\w+", row)} - fields - RARE == set()
+
+
+def test_every_field_of_the_summary_and_of_a_series_is_told(heard: list[Heard]) -> None:
+    named = set(re.findall(r"`(\w+)`", BELOW))
+    others = [record for each in heard for record in each.emitted if record["kind"] != "checkpoint"]
+    assert {record["kind"] for record in others} == {"series", "summary"}
+    assert {field for record in others for field in record} - {"kind"} == named - {"kind", "series", "summary"}
+
+
+def test_rare_fields_are_those_of_the_payload() -> None:
+    source = "".join(path.read_text("utf-8") for path in Path(ROOT / "remoterun/payloads/check_ckpt").glob("*.py"))
+    assert [field for field in sorted(RARE) if not re.search(rf'"{field}"|\\b{field}=', source)] == []
