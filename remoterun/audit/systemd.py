@@ -28,8 +28,9 @@ Type=oneshot
 ExecStart={command}
 WorkingDirectory=/
 {environment}
-# Findings (1) and another audit at work (75) are results; everything else is a failure of this unit.
-SuccessExitStatus=1 75
+# Findings (1), another audit at work (75) and an end by `systemctl stop` (143, or SIGTERM before the first line) are
+# results; everything else is a failure of this unit.
+SuccessExitStatus=1 75 143 SIGTERM
 # What runs on targets is ended by the audit itself, in order.
 KillMode=mixed
 TimeoutStopSec=2min
@@ -197,6 +198,8 @@ def remove(name: str, folder: Path, *, user: bool, start: bool) -> list[str]:
             raise ConfigError(Problem(file=str(path), message=f"cannot be removed: {error.strerror}")) from error
     if control is not None:
         _ordered([*control, "daemon-reload"])
+        # It would go on telling of a unit that had failed. That one did not is no mistake.
+        _run([*control, "reset-failed", service.name])
     return [f"{path} was removed" for path in paths]
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from remoterun.errors import CODES, TargetError
 from remoterun.events import OnEvent, OutcomeReady, RunFinished, RunStarted
 from remoterun.model import ErrorInfo, Job, Manner, Outcome, Phase, Plan, Run, Status, judge
+from remoterun.model.times import now_text
 from remoterun.runner.control import Control, cancelled
 from remoterun.runner.jobrun import JobRun
 from remoterun.runner.keep import Keep
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from remoterun.secrets import Vault
     from remoterun.transports import Pool
     from remoterun.transports.keyring import Ask
-
-_GOES_ON = frozenset({Status.OK, Status.FINDINGS})
 
 
 async def execute(
@@ -46,7 +44,7 @@ async def execute(
     from remoterun.transports import Pool
 
     control = control or Control()
-    started_at = earlier.started_at if earlier is not None else _now()
+    started_at = earlier.started_at if earlier is not None else now_text()
     on_event(RunStarted(plan=plan, started_at=started_at))
     known = {(outcome.target, outcome.step): outcome for outcome in (earlier.outcomes if earlier is not None else ())}
     by_target: dict[str, list[Job]] = {}
@@ -63,7 +61,7 @@ async def execute(
         playbook=plan.playbook,
         playbook_sha256=plan.playbook_sha256,
         started_at=started_at,
-        finished_at=_now(),
+        finished_at=now_text(),
         status=judge(outcomes, ended_as=control.ended_as),
         outcomes=outcomes,
     )
@@ -102,7 +100,7 @@ class _Carrying:
             for job in jobs:
                 outcome = self._known.get((job.target.id, job.step))
                 if outcome is None:
-                    goes_on = not outcomes or outcomes[-1].status in _GOES_ON
+                    goes_on = not outcomes or outcomes[-1].status.has_result
                     outcome = await self._one(job, goes_on=goes_on)
                     self._on_event(OutcomeReady(outcome=outcome))
                 outcomes.append(outcome)
@@ -132,7 +130,3 @@ def _not_started(job: Job, *, after_cancel: bool) -> Outcome:
         error=ErrorInfo.of(error),
         payload=payload_of(job),
     )
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -222,7 +222,11 @@ def test_units_of_a_user(desk: Desk, own_home: Path) -> None:
     assert desk.called() == [*calls, f"systemctl --user start {timer.name}"]
 
     assert desk.run("remove", "--user").status == 0
-    assert desk.called() == [f"systemctl --user disable --now {timer.name}", "systemctl --user daemon-reload"]
+    assert desk.called() == [
+        f"systemctl --user disable --now {timer.name}",
+        "systemctl --user daemon-reload",
+        f"systemctl --user reset-failed {timer.stem}.service",
+    ]
     assert list(folder.iterdir()) == []
     assert desk.run("remove", "--user").stdout.decode().endswith("is not there\n")
     assert desk.called() == []

@@ -43,4 +43,4 @@ def test_a_service_without_its_timer_is_removed(tmp_path: Path, calls: Path) -> 
     service.touch()
     assert remove("audit", tmp_path, user=True, start=True) == [f"{service} was removed"]
     assert not service.exists()
-    assert calls.read_text() == "--user daemon-reload\n"
+    assert calls.read_text() == "--user daemon-reload\n--user reset-failed audit.service\n"
