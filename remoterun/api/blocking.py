@@ -55,6 +55,9 @@ class _Here:
 
     async def _main(self) -> Run:
         self._task = asyncio.current_task()
+        if self._interrupts:
+            # It came while the loop was being made.
+            raise asyncio.CancelledError
         return await self._running
 
     @contextmanager
@@ -72,10 +75,11 @@ class _Here:
 
     def _interrupt(self, _number: int, _frame: FrameType | None) -> None:
         self._interrupts += 1
-        if self._task is None or self._interrupts > _HEEDED:
+        if self._interrupts > _HEEDED:
             raise KeyboardInterrupt
-        with suppress(RuntimeError):  # the loop has just ended
-            self._task.get_loop().call_soon_threadsafe(self._task.cancel)
+        if self._task is not None:
+            with suppress(RuntimeError):  # the loop has just ended
+                self._task.get_loop().call_soon_threadsafe(self._task.cancel)
 
 
 class _Aside:
@@ -93,10 +97,13 @@ class _Aside:
         self._runs: list[Run] = []
         self._errors: list[BaseException] = []
         self._task = asyncio.current_task()
-        self._seen = self._cancelling()
+        # A cancellation that the task has not heard of yet came while the run was planned, or before.
+        self._seen = self._cancelling() - bool(getattr(self._task, "_must_cancel", False))
 
     def run(self) -> Run:
-        """Block until the run has ended."""
+        """Block until the run has ended; nothing is started for a task that is already to end."""
+        if self._cancelling() > self._seen:
+            raise asyncio.CancelledError
         ended_by: BaseException | None = None
         wanted = given = 0
         while not self._over.is_set():

@@ -15,6 +15,7 @@ import pytest
 import remoterun
 from remoterun.events import Event, OutcomeReady, RecordArrived, RunFinished, RunStarted
 from tests.docs.generate import DOCS
+from tests.support.lab import wait_for
 from tests.support.project import Project, strict_json
 
 INVENTORY = f"""\
@@ -307,6 +308,35 @@ def interrupted(project: Project, program: str, payload: str, *after: bytes) -> 
 def test_one_ctrl_c_ends_a_run_in_an_orderly_way(project: Project, way: str) -> None:
     said = interrupted(project, CALLER % WAYS[way], "slow", b"record 1\n")
     assert said == [b"cancelled 0", b"interrupted"]
+
+
+def test_a_task_that_is_to_end_starts_nothing(project: Project) -> None:
+    """Ctrl-C may come while the run is planned: a task that has not waited for anything since knows nothing of it."""
+    early = "async def inside():\n    print('early', flush=True)\n    sys.stdin.read()\n    play()\n"
+    program = CALLER.replace("async def inside():\n    play()\n", early) % WAYS["asyncio.run"]
+    argv = [sys.executable, "-c", program, "slow"]
+    with subprocess.Popen(
+        argv, cwd=project.folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stdout
+        assert process.stdout.readline() == b"early\n"
+        process.send_signal(signal.SIGINT)
+        pending = Path(f"/proc/{process.pid}/status")
+        wait_for(lambda: "\nShdPnd:\t0000000000000000\n" in pending.read_text("ascii"), "the signal to be taken")
+        assert process.communicate(timeout=60) == (b"interrupted\n", b"")
+
+
+def test_ctrl_c_while_the_loop_is_being_made_starts_nothing(project: Project) -> None:
+    policy = """\
+class Policy(asyncio.DefaultEventLoopPolicy):
+    def new_event_loop(self):
+        signal.raise_signal(signal.SIGINT)
+        return super().new_event_loop()
+
+asyncio.set_event_loop_policy(Policy())
+"""
+    program = CALLER.replace("def play():", f"{policy}\ndef play():") % "play()"
+    assert interrupted(project, program, "slow") == [b"interrupted"]
 
 
 @every_way
