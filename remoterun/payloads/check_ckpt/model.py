@@ -204,9 +204,13 @@ class Checkpoint:
         Whether it is decoded, truncated or unsupported, and its size and format, are for the caller to join.
         """
         regions, tensors = len(self.regions), len(self.tensors)
-        self.regions += [region._replace(file=region.file if file is None else file) for region in other.regions]
+        self.regions += [
+            region if file is None or region.file == file else region._replace(file=file) for region in other.regions
+        ]
         self.holes += [hole._replace(file=hole.file if file is None else file) for hole in other.holes]
-        self.tensors += [tensor._replace(region=tensor.region + regions) for tensor in other.tensors]
+        self.tensors += (
+            [tensor._replace(region=tensor.region + regions) for tensor in other.tensors] if regions else other.tensors
+        )
         self.optimizers += [_moved(each, tensors) for each in other.optimizers]
         self.empty += other.empty
         start = "" if file is None else "%d:" % file

@@ -8,13 +8,13 @@ from typing import Optional
 
 from ..patterns import pattern
 
-EXTENSIONS = (".pt", ".pth", ".bin", ".ckpt", ".safetensors")
+EXTENSIONS = (".pt", ".pth", ".pth.tar", ".bin", ".ckpt", ".safetensors")
 
 _UNFINISHED = (
     r"(?:\.(?:tmp|temp|part|partial|incomplete|unfinished|writing)(?:[._-]?\d+|[._-][0-9a-zA-Z]{6,16})?"
     r"|-(?:unfinished|incomplete)|\.orbax-checkpoint-tmp\S*)"
 )
-_NAME = pattern(r".*\.(?:pt|pth|bin|ckpt|safetensors)%s?" % _UNFINISHED, re.IGNORECASE | re.DOTALL)
+_NAME = pattern(r".*\.(?:pt|pth|pth\.tar|bin|ckpt|safetensors)%s?" % _UNFINISHED, re.IGNORECASE | re.DOTALL)
 _TEMPORARY = pattern(r"(?:tmp-checkpoint.*|\.tmp.*|.+%s)" % _UNFINISHED, re.IGNORECASE | re.DOTALL)
 _COMPANION = pattern(
     r"(?:training_args|scheduler(?:_\d+)?|lr_scheduler|scaler|rng_states?(?:_\d+)?|random_states_\d+|sampler(?:_\d+)?|dataloader\w*"

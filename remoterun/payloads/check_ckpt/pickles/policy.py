@@ -78,6 +78,7 @@ _HARMLESS = _paths(
     platform uname_result
     torch layout strided memory_format
     torch.storage _load_from_bytes
+    torch.nested._internal.nested_tensor _rebuild_njt
     numpy.ma.core _mareconstruct
     pandas._libs.internals _unpickle_block
     pandas._libs.tslibs.timestamps _unpickle_timestamp

@@ -127,10 +127,11 @@ def _placed(name: str, args: Tuple[Any, ...]) -> Rebuilt:
     if isinstance(storage, Broken):
         return storage
     offset, shape, stride = args[1], shape_of(args[2]), shape_of(args[3])
-    if shape is None or stride is None or len(shape) != len(stride) or not is_count(offset):
+    if shape is None or stride is None or not is_count(offset):
         return Broken("its shape, stride or offset is no such thing")
-    if _overflows(shape):
-        return Broken("it claims more elements than there can be")
+    fault = _fault(shape, stride)
+    if fault is not None:
+        return fault
     dtype, dtype_name = storage.dtype, storage.dtype_name
     if name == "_rebuild_tensor_v3":
         dtype_name = args[6].name if len(args) > 6 and isinstance(args[6], Global) else "?"
@@ -139,13 +140,17 @@ def _placed(name: str, args: Tuple[Any, ...]) -> Rebuilt:
 
 
 def _read_saved(node: Saved) -> Union[Stored, Broken]:
-    _, kind, key, _, count = node.storage[:5]
-    dtype, name, size = _format(kind.name)
-    if len(node.shape) != len(node.stride):
+    like = node.like
+    dtype, name, size = _format(like.kind.name)
+    fault = _fault(like.shape, like.stride)
+    return fault or Stored(node.key, like.elements * size, dtype, name, like.offset, like.shape, like.stride)
+
+
+@functools.lru_cache(maxsize=1024)
+def _fault(shape: Tuple[int, ...], stride: Tuple[int, ...]) -> Optional[Broken]:
+    if len(shape) != len(stride):
         return Broken("its shape, stride or offset is no such thing")
-    if len(node.shape) > 1 and _overflows(node.shape):
-        return Broken("it claims more elements than there can be")
-    return Stored(key, count * size, dtype, name, node.offset, node.shape, node.stride)
+    return Broken("it claims more elements than there can be") if _overflows(shape) else None
 
 
 def _overflows(shape: Tuple[int, ...]) -> bool:
@@ -203,11 +208,11 @@ def others(decoded: Decoded, known: Set[str]) -> Iterator[Stored]:
             known.add(storage.key)
             yield storage
     for saved in decoded.saved:
-        _, kind, key, _, count = saved.storage[:5]
-        if key not in known:
-            known.add(key)
-            dtype, name, size = _format(kind.name)
-            yield Stored(key, count * size, dtype, name, 0, (count,), (1,))
+        if saved.key not in known:
+            known.add(saved.key)
+            dtype, name, size = _format(saved.like.kind.name)
+            count = saved.like.elements
+            yield Stored(saved.key, count * size, dtype, name, 0, (count,), (1,))
 
 
 def storages_of(decoded: Decoded) -> Dict[str, Stored]:

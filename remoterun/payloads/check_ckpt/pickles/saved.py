@@ -11,9 +11,12 @@ import re
 from typing import TYPE_CHECKING, Any, Dict, List, Optional, Tuple
 
 from ..patterns import pattern
+from ..records import Record
 from .nodes import LATER, Call, Global, Pairs, Persistent
 
 if TYPE_CHECKING:
+    from re import Match
+
     from .machine import Machine
 
 REBUILD = Global("torch._utils", "_rebuild_tensor_v2")
@@ -35,34 +38,40 @@ _COST = 900
 _COST_OF_PARTS = 300
 # What is made of a storage later takes more than what the pickle says of it.
 MOST_STORAGES = 120_000
-# How many things of a tensor are noted in the memo: itself last, its shape and stride only where it has dimensions.
-_NOTED = {count: (LATER,) * (count - 1) for count in (5, 7)}
+# Groups of the pattern: the storage's key, what is put into the memo, and the rest.
+_KEY = 4
+_PUTS = (5, 9, 14, 18, 21, 22, 23)
+_COMMON = (1, 2, 3, 6, 7, 8, *range(10, 14), *range(15, 18), 19, 20)
+_MOST_FORMS, _MOST_EXPECTED = 1_000, 4
+
+
+class Like(Record):
+    """Say what tensors may have in common: all but the key of their storage. `kind` is the class of the storage."""
+
+    kind: Global
+    location: str
+    elements: int
+    old: bool
+    offset: int
+    shape: Tuple[int, ...]
+    stride: Tuple[int, ...]
+    grad: bool
 
 
 class Saved(Call):
     """Stand for a tensor as torch.save writes it; what it is made of is put together only where somebody asks.
 
-    `storage` is the persistent id of its storage.
+    `key` names its storage.
     """
 
-    __slots__ = ("_made", "grad", "offset", "shape", "storage", "stride")
+    __slots__ = ("_made", "key", "like")
 
     func = REBUILD
     origin = REBUILD
 
-    def __init__(
-        self,
-        storage: Tuple[Any, ...],
-        offset: int,
-        shape: Tuple[int, ...],
-        stride: Tuple[int, ...],
-        grad: bool,
-    ) -> None:
-        self.storage = storage
-        self.offset = offset
-        self.shape = shape
-        self.stride = stride
-        self.grad = grad
+    def __init__(self, like: Like, key: str) -> None:
+        self.like = like
+        self.key = key
         self.state = self.flat = self.elements = ()
         self._made: Optional[Tuple[Any, ...]] = None
 
@@ -70,13 +79,40 @@ class Saved(Call):
     def args(self) -> Tuple[Any, ...]:  # type: ignore[override]
         """Return what the opcodes would have given to the call."""
         if self._made is None:
-            self._made = (Persistent(self.storage), self.offset, self.shape, self.stride, self.grad, Pairs())
+            kind, location, count, old, *rest = self.like
+            storage: Tuple[Any, ...] = "storage", kind, self.key, location, count
+            self._made = (Persistent((*storage, None) if old else storage), *rest, Pairs())
         return self._made
 
     def noted(self) -> List[Any]:
         """Return what the opcodes would have noted in the memo before the tensor itself."""
-        sizes = (self.shape, self.stride) if self.shape else ()
-        return [self.storage[2], self.storage, *sizes, self.args[5], self.args]
+        storage, _, shape, stride, _, ordered = self.args
+        return [self.key, storage.id, *((shape, stride) if shape else ()), ordered, self.args]
+
+
+class _Form:
+    """Know the opcodes of tensors that are like each other, to the byte, each number of the memo in four.
+
+    Taken as one number, they are `fixed`, and `step` more for each thing in the memo before them; `mask` leaves out
+    the key, which stands from `begin` to `end`.
+    """
+
+    __slots__ = ("begin", "end", "fixed", "like", "mask", "noted", "number", "size", "step")
+
+    def __init__(self, like: Like, match: Match[bytes], number: int) -> None:
+        start, codes = match.start(), bytearray(match.group())
+        self.like = like
+        self.number = number
+        self.noted = _noted(like.shape)
+        self.size = len(codes)
+        self.begin, self.end = match.start(_KEY) - start, match.end(_KEY) - start
+        mask, step = bytearray(b"\xff") * self.size, bytearray(self.size)
+        mask[self.begin : self.end] = codes[self.begin : self.end] = bytes(self.end - self.begin)
+        for index, put in enumerate(put for put in map(match.start, _PUTS) if put >= 0):
+            at = put - start + 1
+            codes[at : at + 4] = index.to_bytes(4, "little")
+            step[at] = 1
+        self.fixed, self.mask, self.step = (int.from_bytes(each, "little") for each in (codes, mask, step))
 
 
 class Shortcut:
@@ -85,43 +121,78 @@ class Shortcut:
     def __init__(self) -> None:
         # The class and the location of storages, by the opcodes that recall what all of a number format have in common.
         self._known: Dict[Tuple[bytes, ...], Tuple[Global, str]] = {}
+        self._forms: Dict[Tuple[Any, ...], _Form] = {}
+        # The forms that have followed on each, by its number; those that have on the last, the latest first.
+        self._after: List[List[_Form]] = []
+        self._expected: List[_Form] = []
         self._firsts: List[int] = []
         self.saved: List[Saved] = []
 
     def forget(self) -> None:
         """Take nothing for granted of what the memo holds."""
         self._known.clear()
+        self._forms.clear()
+        self._after, self._expected = [], []
 
     def take(self, machine: Machine) -> bool:
         """Run the opcodes of a tensor, the first of which was read; False when they are not the usual ones."""
+        if len(self.saved) + len(machine.persistent) >= MOST_STORAGES:
+            return False
+        at, following = machine.at - 1, len(machine.memo)
+        for form in self._expected:
+            codes = machine.buffer[at : at + form.size]
+            found = int.from_bytes(codes, "little") & form.mask
+            if found == form.fixed + following * form.step and len(codes) == form.size:
+                key = codes[form.begin : form.end]
+                if key.isdigit():
+                    self._expected = self._after[form.number]
+                    self._note(machine, Saved(form.like, key.decode("ascii")), form.noted, at + form.size)
+                    return True
+        return self._take_unexpected(machine)
+
+    def _take_unexpected(self, machine: Machine) -> bool:
         match = _TENSOR.match(machine.buffer, machine.at - 1)
-        if match is None or len(self.saved) + len(machine.persistent) >= MOST_STORAGES:
+        if match is None:
             return False
-        parts = match.groups()
-        word, kind, length, key, put, place, count, view, put_id, offset = parts[:10]
-        open_1, sizes, close_1, put_1, open_2, steps, close_2, put_2 = parts[10:18]
-        grad, ordered = parts[18:20]
-        puts = (put, put_id, *parts[20:]) if sizes is None else (put, put_id, put_1, put_2, *parts[20:])
-        shape, stride = _numbers(open_1, sizes, close_1), _numbers(open_2, steps, close_2)
-        if shape is None or stride is None or length[0] != len(key) or not _follow(puts, machine.memo):
+        puts = [put for put in match.group(*_PUTS) if put is not None]
+        if match.group(3)[0] != len(match.group(_KEY)) or not _follow(puts, machine.memo):
             return False
-        codes = word, kind, place, ordered
-        if codes not in self._known and not self._know(codes, machine):
+        codes = match.group(*_COMMON)
+        form = self._forms.get(codes)
+        like = form.like if form is not None else self._like(match, machine)
+        if like is None:
             return False
-        found, location = self._known[codes]
-        storage: Tuple[Any, ...] = "storage", found, key.decode("ascii"), location, int.from_bytes(count[1:], "little")
-        if view:
-            storage = (*storage, None)
-        node = Saved(storage, int.from_bytes(offset[1:], "little"), shape, stride, grad == b"\x88")
+        if form is None and all(put.startswith(b"r") for put in puts) and len(self._forms) < _MOST_FORMS:
+            form = self._forms[codes] = _Form(like, match, len(self._after))
+            self._after.append([])
+        if form is not None:
+            self._expected.insert(0, form)
+            del self._expected[_MOST_EXPECTED:]
+        self._expected = self._after[form.number] if form is not None else []
+        self._note(machine, Saved(like, match.group(_KEY).decode("ascii")), _noted(like.shape), match.end())
+        return True
+
+    def _note(self, machine: Machine, node: Saved, noted: Tuple[object, ...], end: int) -> None:
+        """Do what the opcodes up to `end` would have done."""
         memo = machine.memo
         self._firsts.append(len(memo))
-        memo.extend(_NOTED[len(puts)])
+        memo += noted
         memo.append(node)
         self.saved.append(node)
         machine.stack[-1] = node
-        machine.at = match.end()
+        machine.at = end
         machine.left -= _COST
-        return True
+
+    def _like(self, match: Match[bytes], machine: Machine) -> Optional[Like]:
+        """Read what a tensor may have in common with others; None when it is not described in the usual way."""
+        count, old, offset, grad = match.group(7, 8, 10, 19)
+        shape, stride = _numbers(*match.group(11, 12, 13)), _numbers(*match.group(15, 16, 17))
+        codes = match.group(1, 2, 6, 20)
+        if shape is None or stride is None or not (codes in self._known or self._know(codes, machine)):
+            return None
+        first = int.from_bytes(offset[1:], "little")
+        elements = int.from_bytes(count[1:], "little")
+        return Like(*self._known[codes], elements, bool(old), first, shape, stride, grad == b"\x88")
 
     def _know(self, codes: Tuple[bytes, ...], machine: Machine) -> bool:
         """Look up what the opcodes recall, which is the same for all tensors of a number format."""
@@ -149,7 +220,12 @@ class Shortcut:
         return memo[number]
 
 
-def _follow(puts: Tuple[bytes, ...], memo: List[Any]) -> bool:
+def _noted(shape: Tuple[int, ...]) -> Tuple[object, ...]:
+    """Return what is noted in the memo before a tensor itself; its shape and stride only where it has dimensions."""
+    return (LATER,) * (6 if shape else 4)
+
+
+def _follow(puts: List[bytes], memo: List[Any]) -> bool:
     """Tell whether numbers of a memo are the next ones."""
     following = len(memo)
     for put in puts:

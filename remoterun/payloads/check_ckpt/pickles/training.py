@@ -6,7 +6,7 @@ import itertools
 import math
 from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Optional, Set, Tuple
 
-from ..model import MODEL, OTHER, Group, Optimizer, Progress, State, clean_text
+from ..model import MODEL, OTHER, Group, Optimizer, Progress, State, clean_text, product
 from ..records import Record
 from ..rules.parameters import rounded
 from .layout import ASIDE, STATE_WORDS, listed, role_of, words
@@ -243,21 +243,25 @@ class _Search:
 
     def _state(self, node: object) -> State:
         """Read what is kept of one parameter; what is neither a number nor a tensor has a format of "?"."""
-        state = State({}, {}, {})
+        tensors: Dict[str, int] = {}
+        numbers: Dict[str, Number] = {}
+        dtypes: Dict[str, str] = {}
         for label, value in string_items(node):
             self._left -= 1
             if self._left < 0 or value is None:
                 continue
             key, index = clean_text(label, 100), self._tensors.get(id(value))
             if index is not None:
-                state.tensors[key], state.dtypes[key] = index, self._checkpoint.tensors[index].dtype.name
+                tensor = self._checkpoint.tensors[index]
+                tensors[key], dtypes[key] = index, tensor.dtype.name
+                if product(tensor.shape) != 1:
+                    continue
             elif isinstance(value, (Pairs, Call, list, tuple)):
-                state.dtypes[key] = "?"
-            if index is None or self._checkpoint.tensors[index].numel == 1:
-                number = self._read_number(value)
-                if number is not None:
-                    state.numbers[key] = number
-        return state
+                dtypes[key] = "?"
+            number = self._read_number(value)
+            if number is not None:
+                numbers[key] = number
+        return State(tensors, numbers, dtypes)
 
     def _id(self, key: object) -> str:
         """Name a parameter as its group does: by a number, by its name, or by the parameter itself."""

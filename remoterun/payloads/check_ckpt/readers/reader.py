@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 _BLOCK = 1024 * 1024
 # A file that begins with so many zeros is none, whatever follows.
 _MAX_ZEROS = 64 * _BLOCK
+# What else torch writes as a zip, by a record that no other has; below the archive's own folder, as all of them.
+_PROGRAMS = {"archive_format": "a program of torch.export", ".data/extern_modules": "an archive of torch.package"}
 # What these names promise can't be anything else.
 _PROMISING = (".pt", ".pth", ".safetensors")
 
@@ -135,7 +137,15 @@ def _zeros(source: Source) -> int:
 
 def _other_zip(source: Source) -> Checkpoint:
     checkpoint = Checkpoint("zip", source.size)
-    checkpoint.add("CK024", "it is a zip archive, but not one that torch wrote: it has no data.pkl")
+    directory = read_directory(source)
+    entries = directory.entries if directory is not None else []
+    below = {entry.name.partition("/")[2] for entry in entries}
+    program = next((text for name, text in _PROGRAMS.items() if name in below), None)
+    if directory is None or program is None:
+        checkpoint.add("CK024", "it is a zip archive, but not one that torch wrote: it has no data.pkl")
+        return checkpoint
+    checkpoint.found += directory.found
+    checkpoint.unsupported = "it is %s, which can't be audited yet" % program
     return checkpoint
 
 

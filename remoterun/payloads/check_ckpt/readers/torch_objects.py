@@ -109,22 +109,24 @@ class Objects:
         roles: Set[str] = set()
         views: Set[Tuple[str, Stored]] = set()
         for number, item in enumerate(survey(decoded.root)):
-            if isinstance(item.tensor, Stored):
-                known.add(item.tensor.key)
-                if number - len(known) > _MOST_SHARED:
-                    view = item.role, item.tensor
-                    if view in views:
-                        continue
-                    views.add(view)
-            self._place(item)
-            roles.add(item.role)
+            name, role, key, stored, node = item
+            roles.add(role)
+            if not isinstance(stored, Stored):
+                self._place(item)
+                continue
+            known.add(stored.key)
+            if number - len(known) > _MOST_SHARED:
+                if (role, stored) in views:
+                    continue
+                views.add((role, stored))
+            self._place_stored(stored, name, role, key, node)
         changed = settled(roles)
         for index, tensor in enumerate(checkpoint.tensors[first:], first):
             if tensor.role in changed:
                 checkpoint.tensors[index] = tensor._replace(role=changed[tensor.role])
         for storage in others(decoded, known):
             if storage.dtype is None or storage.dtype.kind != "clean":
-                self._place_stored(storage, "storage %s" % clean_text(storage.key, 50), OTHER, "")
+                self._place_stored(storage, "storage %s" % clean_text(storage.key, 50), OTHER, "", None)
         self._sum_faults()
         learn(checkpoint, decoded.root, self.number, self.tensors)
         self._note_opaque(decoded)
@@ -190,47 +192,46 @@ class Objects:
         return stored
 
     def _place(self, item: Placed) -> None:
-        checkpoint, tensor, name = self._checkpoint, item.tensor, item.name
-        before = len(checkpoint.tensors)
+        name, role, key, tensor, node = item
         if isinstance(tensor, Stored):
-            self._place_stored(tensor, name, item.role, item.key)
+            self._place_stored(tensor, name, role, key, node)
         elif isinstance(tensor, Bare):
-            checkpoint.empty.append(name)
+            self._checkpoint.empty.append(name)
         elif isinstance(tensor, Array):
-            self._place_array(tensor, name, item.role, item.key)
+            self._place_array(tensor, name, role, key, node)
         else:
             self._fault("tensor %s can't be rebuilt: %s" % (name, tensor.reason), name)
-        if len(checkpoint.tensors) > before:
-            self.tensors[id(item.node)] = before
 
-    def _place_stored(self, stored: Stored, name: str, role: str, key: str) -> None:
-        checkpoint = self._checkpoint
-        dtype = stored.dtype
-        if dtype is None or dtype.kind == "opaque" or self._big_endian or stored.key in self._textual:
+    def _place_stored(self, stored: Stored, name: str, role: str, key: str, node: object) -> None:
+        checkpoint, regions = self._checkpoint, self._checkpoint.regions
+        storage, held, dtype, _, offset, shape, stride = stored
+        if dtype is None or dtype.kind == "opaque" or self._big_endian or storage in self._textual:
             unreadable = self._unreadable(stored)
             if dtype is None or unreadable:
                 self._pass_over(name, stored, unreadable)
                 return
-        index = self._regions.get(stored.key)
+        index = self._regions.get(storage)
         if index is None:
             self._pass_over(name, stored, "cut off" if checkpoint.truncated else "its storage is missing")
             if not checkpoint.truncated:
-                message = "tensor %s has no data: storage data/%s is missing" % (name, clean_text(stored.key, 50))
+                message = "tensor %s has no data: storage data/%s is missing" % (name, clean_text(storage, 50))
                 self._fault(message, name)
             return
-        region = checkpoint.regions[index]
-        if stored.held != region.size:
+        size = regions[index].size
+        if held != size:
             message = "%s should have %s, but its record %s has %s"
-            sizes = count_of(stored.held, "byte"), region.name, count_of(region.size, "byte")
+            sizes = count_of(held, "byte"), regions[index].name, count_of(size, "byte")
             self._fault(message % (name, *sizes), name)
-        tensor = Tensor(name, role, dtype, stored.shape, stored.stride, index, stored.offset * dtype.size, key)
-        end = tensor.start + _span(stored.shape, stored.stride) * dtype.size
-        if end > min(region.size, stored.held):
+        begin = offset * dtype.size
+        end = begin + _span(shape, stride) * dtype.size
+        if end > size or end > held:
             message = "tensor %s reaches beyond its storage: to byte %s of %s"
-            self._fault(message % (name, format(end, ","), format(region.size, ",")), name)
+            self._fault(message % (name, format(end, ","), format(size, ",")), name)
             self._pass_over(name, stored, "reaches beyond its storage")
             return
-        checkpoint.tensors.append(tensor)
+        if node is not None:
+            self.tensors[id(node)] = len(checkpoint.tensors)
+        checkpoint.tensors.append(Tensor(name, role, dtype, shape, stride, index, begin, key))
 
     def _unreadable(self, stored: Stored) -> str:
         """Say why the values of a tensor can't be looked at, wherever they are; nothing when they can."""
@@ -247,7 +248,7 @@ class Objects:
         dtype = stored.dtype.name if stored.dtype is not None else clean_text(stored.dtype_name, 50)
         self._checkpoint.unchecked.append(Unchecked(name, dtype, stored.held, reason, stored.key))
 
-    def _place_array(self, array: Array, name: str, role: str, key: str) -> None:
+    def _place_array(self, array: Array, name: str, role: str, key: str, node: object) -> None:
         checkpoint, dtype, data = self._checkpoint, array.dtype, array.data
         if data is not None:
             self._decoded.add(data.offset)
@@ -268,6 +269,7 @@ class Objects:
             return
         checkpoint.regions.append(Region(0, self._source.base + data.offset, size, name))
         region = len(checkpoint.regions) - 1
+        self.tensors[id(node)] = len(checkpoint.tensors)
         checkpoint.tensors.append(Tensor(name, role, dtype, array.shape, array.stride, region, 0, key))
 
     # --- numbers -----------------------------------------------------------------------------------------------------

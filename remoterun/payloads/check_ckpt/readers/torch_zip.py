@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import operator
 from typing import TYPE_CHECKING, Dict, List, Optional
 
 from ..model import Checkpoint, FlawedError, Found, Region, clean_text, count_of
@@ -160,7 +161,8 @@ class _Reader:
 
     def _look_for_hidden(self, entries: List[Entry]) -> None:
         """Find pickles under other names: torch does not load them, but who looks for .pkl does not see them."""
-        suspects = [entry for entry in entries if _HIDDEN.match(entry.head) and not entry.name.endswith(".pkl")]
+        begun = (entry for entry in entries if entry.head[:1] in (b"\x80", b"c", b"("))
+        suspects = [entry for entry in begun if _HIDDEN.match(entry.head) and not entry.name.endswith(".pkl")]
         for entry in suspects[:_MAX_HIDDEN]:
             name, end = clean_text(entry.name, 100), entry.offset + entry.size
             scratch = Checkpoint("", entry.size)
@@ -182,12 +184,12 @@ class _Reader:
 
     def _add_regions(self, entries: List[Entry]) -> None:
         """Take the records over; many take much memory, so each is given up for its region."""
-        entries.sort(key=lambda entry: -entry.offset)
+        entries.sort(key=operator.attrgetter("offset"), reverse=True)
+        base, regions = self._source.base, self._checkpoint.regions
         while entries:
-            entry = entries.pop()
-            self._regions[entry.name] = len(self._checkpoint.regions)
-            place = self._source.base + entry.offset
-            self._checkpoint.regions.append(Region(0, place, entry.size, clean_text(entry.name, 200), entry.crc))
+            name, _, offset, size, crc, _ = entries.pop()
+            self._regions[name] = len(regions)
+            regions.append(Region(0, base + offset, size, clean_text(name, 200), crc))
 
     def _data_regions(self, folder: str = "data") -> Dict[str, int]:
         """Return the regions of the storages by their keys."""

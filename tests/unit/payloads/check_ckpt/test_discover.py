@@ -31,6 +31,8 @@ def test_files_with_the_known_endings_are_found_at_every_level(tmp_path: Path) -
     for name in (
         "a.pt",
         "b.pth",
+        "best.pth.tar",
+        "sources.tar",
         "c.bin",
         "d.ckpt",
         "e.safetensors",
@@ -41,8 +43,9 @@ def test_files_with_the_known_endings_are_found_at_every_level(tmp_path: Path) -
         "x.pt.txt",
     ):
         touch(tmp_path / name)
-    assert names(tmp_path) == {"a.pt", "b.pth", "c.bin", "d.ckpt", "e.safetensors", "F.PT", "er"}
-    assert names(tmp_path, 0) == {"a.pt", "b.pth", "c.bin", "d.ckpt", "e.safetensors", "F.PT"}
+    files = {"a.pt", "b.pth", "best.pth.tar", "c.bin", "d.ckpt", "e.safetensors", "F.PT"}
+    assert names(tmp_path) == {*files, "er"}
+    assert names(tmp_path, 0) == files
     assert names(tmp_path, 1) == names(tmp_path, 0)
 
 

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+import torch
+from torch.package.package_exporter import PackageExporter
 
 from tests.unit.payloads.check_ckpt.support import audit, save, stored_zip, training_state, write
 
@@ -58,6 +60,28 @@ def test_it_is_told_what_a_file_is(tmp_path: Path, name: str) -> None:
     assert words in heard.of(rule)["message"]
     assert record["params"] is None
     assert record["bytes_checked"] == 0
+    assert heard.summary["resume_from"] is None
+
+
+@pytest.mark.parametrize("cut", [False, True])
+@pytest.mark.parametrize("kind", ["export", "package"])
+def test_what_else_torch_writes_as_a_zip(tmp_path: Path, kind: str, cut: bool) -> None:
+    """It is no damaged checkpoint, unless it is damaged."""
+    buffer, layer = io.BytesIO(), torch.nn.Linear(2, 2)
+    if kind == "export":
+        torch.export.save(torch.export.export(layer, (torch.ones(1, 2),)), buffer)
+    else:
+        with PackageExporter(buffer) as exporter:
+            exporter.extern("**")
+            exporter.save_pickle("model", "model.pkl", layer)
+    data = buffer.getvalue()
+    write(tmp_path / "c.pt", data[: len(data) // 2] if cut else data)
+    heard = audit(tmp_path)
+    if cut:
+        assert heard.record["verdict"] == "bad"
+        return
+    assert heard.record["verdict"] == "unsupported"
+    assert f"torch.{kind}" in heard.of("CK128")["message"]
     assert heard.summary["resume_from"] is None
 
 

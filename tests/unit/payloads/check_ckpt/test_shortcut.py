@@ -279,7 +279,7 @@ def test_shapes_of_too_many_elements_are_broken_whatever_follows() -> None:
         tensor %= (puts[0], puts[1], shape, puts[2], shape, puts[3], *puts[4:])
         machine = compared(usual() + tensor + b"e.")
         assert isinstance(rebuild(machine.shortcut.saved[-1]), Broken)
-        assert machine.shortcut.saved[-1].storage[2] == "99"
+        assert machine.shortcut.saved[-1].key == "99"
 
 
 def test_there_are_only_so_many_storages() -> None:
@@ -308,3 +308,28 @@ def test_what_was_decoded_is_freed_without_the_collector() -> None:
         assert left() is None
     finally:
         gc.enable()
+
+
+def test_a_pickle_that_ends_within_a_tensor_like_the_one_before() -> None:
+    """The last bytes of a memo's number are zeros, so what lacks them is the same number."""
+    data = usual()
+    last = data.rfind(b"h\x01((")
+    for end in range(last, len(data)):
+        compared(data[:end])
+        assert fails(data[:end])
+
+
+def test_keys_of_storages_are_digits_in_whatever_tensor() -> None:
+    data = usual()
+    key = data.rfind(b"X\x02\x00\x00\x00") + 5
+    for other in (b"x1", b"1x", b"\xc3\xa9", b" 1", b"\xb2\xb2"):
+        compared(data[:key] + other + data[key + 2 :] + b"e.")
+
+
+@pytest.mark.parametrize("forms", [1, 3, 7])
+def test_tensors_that_take_turns(forms: int) -> None:
+    """More kinds than are expected after each, keys that grow longer, and all of it more often than once."""
+    shapes = [(index + 1, 300) for index in range(forms)]
+    value = [torch.zeros(shapes[index * index % forms]) for index in range(130)]
+    machine = compared(pickled(value))
+    assert [each.like.shape for each in machine.shortcut.saved[-100:]] == [tuple(each.shape) for each in value[-100:]]
