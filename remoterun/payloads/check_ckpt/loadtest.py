@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from .find.unit import Unit
 
 # Of the files of a checkpoint, those that somebody loads by themselves.
-_LOADABLE = (".pt", ".pth", ".bin", ".ckpt", ".safetensors", ".distcp")
+_LOADABLE = (".pt", ".pth", ".pth.tar", ".bin", ".ckpt", ".safetensors", ".distcp")
 _ZIP, _WHOLE, _SAFETENSORS = "zip", "whole", "safetensors"
 _BY = {_ZIP: "torch.load", _WHOLE: "torch.load", _SAFETENSORS: "safe_open"}
 _NOWHERE = "/proc/sys"
@@ -74,7 +74,7 @@ class LoadTests:
         unsafe = sorted({each.rule for each in found if each.rule in security.RULES and severity(each) != INFO})
         if unsafe:
             return _summed([_Answer("", None, "not tried: see %s" % ", ".join(unsafe))])
-        names = [name for name in unit.files if os.path.splitext(name)[1].lower() in _LOADABLE]
+        names = [name for name in unit.files if name.lower().endswith(_LOADABLE)]
         large = [name for name in names if not is_companion(os.path.basename(name))]
         paths = [os.path.join(unit.folder, name) for name in large or names] if unit.family else [unit.path]
         return self.of_files(paths, alive)
