@@ -92,7 +92,8 @@ class JobRun:
         lease = self._job.limits.lease
         if not self._dialogue.started or lease is None:
             return cancelled()
-        message = f"the run was cancelled, but {self._job.target.id} could not be told: it ends the payload by itself"
+        target = self._job.target.id
+        message = f"the run was cancelled, and {target} has not confirmed it: it ends the payload by itself"
         return TargetError("cancelled", f"{message} within its lease of {format_duration(lease)}")
 
     # --- connections ---

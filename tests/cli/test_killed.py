@@ -1,0 +1,116 @@
+"""Commands that end without a word, killed or because their terminal was closed: what is left of them, and for whom."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.lab import wait_for
+from tests.support.project import REMOTERUN, Project, Result, end, strict_json
+
+INVENTORY = f"defaults: {{python: {sys.executable}}}\nhosts:\n  here: {{transport: local}}\n"
+# It goes on for as long as there is a file that says so.
+SLOW = """\
+import os, time
+
+def run(ctx):
+    ctx.emit({"n": 1})
+    while os.path.exists(ctx.params["wait"]):
+        time.sleep(0.02)
+"""
+
+
+# It goes on when it is asked to end, and says that it was.
+STUBBORN = """\
+import signal, time
+
+def run(ctx):
+    asked = []
+    signal.signal(signal.SIGTERM, lambda *_: asked.append(1))
+    for _ in range(10000):
+        ctx.emit({"n": 1 + len(asked)})
+        time.sleep(0.02)
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
+    """Return a project whose only target is this machine, with a history of its own."""
+    made = Project(folder=tmp_path / "project")
+    made.folder.mkdir()
+    (made.folder / "inventory.yaml").write_text(INVENTORY, "utf-8")
+    (made.folder / "wait").touch()
+    wait = {"type": "path", "default": str(made.folder / "wait"), "help": "What to wait for."}
+    made.payload("slow", SLOW, params={"wait": wait})
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    return made
+
+
+def started(project: Project, *before: str) -> subprocess.Popen[bytes]:
+    """Start a run, and wait until its payload is at work."""
+    argv = [*before, *project.argv("play", "slow", "--output", "jsonl", "--quiet")]
+    process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)
+    assert process.stdout
+    next(line for line in process.stdout if b'"record"' in line)
+    return process
+
+
+def said(*words: str) -> Result:
+    """Run a command line without a project to its end."""
+    done = subprocess.run([*REMOTERUN, *words], capture_output=True, timeout=60, check=False)
+    return Result(status=done.returncode, stdout=done.stdout, stderr=done.stderr.decode())
+
+
+def _locks(tmp_path: Path) -> list[str]:
+    return os.listdir(tmp_path / "state" / "remoterun" / "running")  # noqa: PTH208 - names, not paths
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGHUP])
+def test_a_run_whose_command_is_gone_is_cut_and_taken_up_again(project: Project, tmp_path: Path, number: int) -> None:
+    process = started(project)
+    result = end(process, number)
+    assert (result.status, result.stdout, result.stderr) == (-number, b"", "")
+    assert len(_locks(tmp_path)) == 1
+    assert b" cut " in said("runs").stdout
+    assert _locks(tmp_path) == []
+    follower = subprocess.Popen(
+        [*REMOTERUN, "attach", "last", "--output", "jsonl"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert follower.stdout
+    next(line for line in follower.stdout if b'"record"' in line)
+    (project.folder / "wait").unlink()
+    stdout, stderr = follower.communicate(timeout=60)
+    assert (follower.returncode, b'"survivors": 0' in stdout) == (0, True), stderr
+    assert _locks(tmp_path) == []
+
+
+def test_a_command_under_nohup_outlives_its_terminal(project: Project) -> None:
+    process = started(project, "nohup")
+    process.send_signal(signal.SIGHUP)
+    wait_for(lambda: "ShdPnd:\t0000000000000000" in Path(f"/proc/{process.pid}/status").read_text("ascii"), "no signal")
+    (project.folder / "wait").unlink()
+    stdout, _ = process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert b'"run_finished"' in stdout.splitlines()[-1]
+
+
+def test_a_second_ctrl_c_says_what_nobody_has_confirmed(project: Project) -> None:
+    project.payload("stubborn", STUBBORN)
+    process = project.start("play", "stubborn", "--output", "jsonl")
+    assert process.stdout
+    next(line for line in process.stdout if b'"n": 1}' in line)
+    process.send_signal(signal.SIGINT)
+    next(line for line in process.stdout if b'"n": 2}' in line)
+    result = end(process)
+    assert result.status == 130
+    outcome = next(event for event in map(strict_json, result.stdout.splitlines()) if event["type"] == "outcome")
+    assert (outcome["status"], outcome["survivors"]) == ("cancelled", None)
+    assert (
+        "here has not confirmed it: it ends the payload by itself within its lease of 2m" in outcome["error"]["message"]
+    )
+    assert "left; not confirmed as ended on 1 target: here\n" in result.stderr
