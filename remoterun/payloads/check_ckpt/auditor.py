@@ -135,6 +135,7 @@ class Auditor:
         checkpoint, name = report.checkpoint, clean_text(report.unit.name)
         report.claims = claim(checkpoint.tensors)
         done = [self._before]
+        pairs = moment_pairs(checkpoint)
 
         def on_bytes(count: int) -> None:
             done[0] += count
@@ -149,7 +150,7 @@ class Auditor:
                 checksum=checksum,
                 pace=self._pace,
                 on_bytes=on_bytes,
-                pairs=moment_pairs(checkpoint),
+                pairs=pairs,
             )
             return scanner.run(self._settings.workers)
 
@@ -163,6 +164,13 @@ class Auditor:
             self._ctx.log("engine=%s failed (%s): counting without it" % (self._engine.name, clean_text(reason)))
             self._engine, done[0] = self._engine.instead, self._before
             report.scanned = scan()
+        if pairs:
+            from .scan.elements import Elements
+            from .scan.lone import lone_zeros
+
+            report.scanned.broken.extend(
+                lone_zeros(checkpoint, report.scanned, pairs, Elements(checkpoint.regions, sources, self._pace))
+            )
         if checkpoint.digests or checkpoint.rounded:
             from .scan.second_look import second_look
 

@@ -20,7 +20,7 @@ _WIDTH = 256
 _MOST_BYTES = 16 << 20
 # An average of squares loses what its number format is too coarse for near zero. So many of the smallest normal numbers
 # are granted to each element: of a square, only about a thousandth is added at a step.
-_GRANTED = 1024.0
+GRANTED = 1024.0
 
 
 class Pairs:
@@ -105,7 +105,7 @@ class Pairs:
         place = self._places[pair.first]
         blocks = -(-place.size // (place.dtype.size * self._width))
         halves = [_joined(sorted(self._sums.pop(index)), blocks) for index in (pair.first, pair.second)]
-        granted = self._width * _GRANTED * place.dtype.smallest
+        granted = self._width * GRANTED * place.dtype.smallest
         most = sys.float_info.max if pair.first in self._odd else math.inf
         number, ratio, first = self._engine.compare(halves[0], halves[1], pair.factor**2, granted, most)
         if number:

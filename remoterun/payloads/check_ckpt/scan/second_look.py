@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Dict, Iterator, List, Sequence, Tuple
 
 from ..model import Found, clean_text, count_of
 from ..records import Record
+from .elements import Elements
 
 if TYPE_CHECKING:
-    from ..model import Checkpoint, Region, Rounded, Tensor
+    from ..model import Checkpoint, Rounded
     from ..source import Source
     from .scanner import Pace
 
@@ -66,10 +67,8 @@ class _Comparison:
 
     def __init__(self, checkpoint: Checkpoint, sources: Sequence[Source], pace: Pace) -> None:
         self._tensors = checkpoint.tensors
-        self._regions = checkpoint.regions
         self._rounded = checkpoint.rounded
-        self._sources = sources
-        self._pace = pace
+        self._elements = Elements(checkpoint.regions, sources, pace)
 
     def found(self) -> Iterator[Found]:
         """Yield one finding for all that differ."""
@@ -95,20 +94,12 @@ class _Comparison:
         compared = unequal = 0
         first = -1
         for at, length in _parts(exact.numel, share):
-            rounded = self._read(copy, each.first + at, length)
-            odd = _unequal(copy.dtype.name, rounded, self._read(exact, at, length))
+            rounded = self._elements.read(copy, each.first + at, length)
+            odd = _unequal(copy.dtype.name, rounded, self._elements.read(exact, at, length))
             compared += length
             unequal += len(odd)
             first = each.first + at + odd[0] if first < 0 and odd else first
         return _Unequal(copy.name, compared, unequal, first)
-
-    def _read(self, tensor: Tensor, first: int, length: int) -> bytes:
-        region: Region = self._regions[tensor.region]
-        size = tensor.dtype.size
-        data = bytearray(length * size)
-        self._pace.spend(len(data))
-        self._sources[region.file].read_into(memoryview(data), region.offset + tensor.start + first * size)
-        return bytes(data)
 
 
 def _parts(elements: int, share: int) -> Iterator[Tuple[int, int]]:

@@ -107,7 +107,7 @@ def _tell_broken(facts: Facts, each: _Moments, broken: Broken) -> Found:
         _times(reached),
         bound,
         format(broken.blocks, ","),
-        count_of(broken.of_blocks, "block"),
+        count_of(broken.of_blocks, "element" if broken.width == 1 else "block"),
         ending,
     )
     data: Dict[str, object] = {**facts.place(broken.pair.first), "parameter": each.key, "first_byte": broken.offset}
@@ -116,6 +116,7 @@ def _tell_broken(facts: Facts, each: _Moments, broken: Broken) -> Found:
         "bound": bound,
         "blocks": broken.blocks,
         "of_blocks": broken.of_blocks,
+        "block_elements": broken.width,
         "betas": each.group.options["betas"],
     }
     return Found("CK045", message, data, severity, evidence=evidence)
