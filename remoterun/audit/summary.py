@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from remoterun.audit.outcome import Audit
-    from remoterun.compare import Difference, Fold, Silence
+    from remoterun.compare import Change, Difference, Fold, Silence
     from remoterun.model import Run
 
 _WIDTH: Final = 78
@@ -73,10 +73,15 @@ def _of_run(run: Run, difference: Difference | None) -> Iterator[str]:
         yield f"{_capital(_short(_told(folded)))}."
     if len(folds) > _MOST_TOLD:
         yield f"And {len(folds) - _MOST_TOLD} more."
-    lasting = [silence for silence in difference.silent if silence.runs > 1]
+    just_told = {target for folded in folds[:_MOST_TOLD] if _falls_silent(folded.change) for target in folded.targets}
+    lasting = [each for each in difference.silent if each.runs > 1 and each.target not in just_told]
     if lasting:
         yield f"Still no result: {_many([_silence(silence) for silence in lasting])}."
     yield f"More: remoterun diff {run.run_id}."
+
+
+def _falls_silent(change: Change) -> bool:
+    return change.kind in (Kind.TARGET_UNREACHABLE, Kind.TARGET_FAILED)
 
 
 def _counts(difference: Difference) -> str:
@@ -111,7 +116,8 @@ def _told(folded: Fold) -> str:
         return f"cleared: {what}, there since {_time(change.since.at)}{gone}"
     if isinstance(change, TargetChange):
         back = f" after {change.runs} times without" if change.kind is Kind.TARGET_BACK else ""
-        return f"{_TARGET_WORDS[change.kind]}: {where}{back}" + (f": {change.message}" if change.message else "")
+        message = change.message.removeprefix(f"{change.target}: ")
+        return f"{_TARGET_WORDS[change.kind]}: {where}{back}" + (f": {message}" if message else "")
     if isinstance(change, FactChange) and change.fact == "boot_id":
         return f"{where}: started anew"
     if isinstance(change, FactChange):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal, TypeAlias
@@ -83,7 +83,7 @@ class PayloadInfo:
         """
         known = {param.name: param for param in self.params}
         if name not in known:
-            raise ConfigError(unknown_param(name, list(known), where="--set"))
+            raise ConfigError(replace(unknown_param(name, list(known), where=""), path=f"--set {name}"))
         problems: list[Problem] = []
         value = known[name].parse(text, path=f"--set {name}", problems=problems)
         if problems:

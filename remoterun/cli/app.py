@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Annotated, Final, Protocol, cast
+from typing import TYPE_CHECKING, Annotated, Final, Protocol, TypeAlias, cast
 
 import typer
+from typer.core import TyperGroup
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+
+    _Built: TypeAlias = Callable[..., int] | typer.Typer
 
 
 class Command(Protocol):
@@ -36,164 +39,162 @@ def _root(
     """Run versioned diagnostic payloads inside containers over SSH and gather structured JSON."""
 
 
-def _play(app: typer.Typer) -> None:
+def _play() -> _Built:
     from remoterun.cli.play import play
 
-    app.command("play")(play)
+    return play
 
 
-def _check(app: typer.Typer) -> None:
+def _check() -> _Built:
     from remoterun.cli.check import check
 
-    app.command("check")(check)
+    return check
 
 
-def _run(app: typer.Typer) -> None:
+def _run() -> _Built:
     from remoterun.cli.play import run
 
-    app.command("run")(run)
+    return run
 
 
-def _exec(app: typer.Typer) -> None:
+def _exec() -> _Built:
     from remoterun.cli.play import exec_
 
-    app.command("exec")(exec_)
+    return exec_
 
 
-def _inventory(app: typer.Typer) -> None:
-    from remoterun.cli.inventory import app as inventory
-
-    app.add_typer(inventory, name="inventory")
-
-
-def _hostkeys(app: typer.Typer) -> None:
-    from remoterun.cli.hostkeys import app as hostkeys
-
-    app.add_typer(hostkeys, name="hostkeys")
-
-
-def _payload(app: typer.Typer) -> None:
-    from remoterun.cli.payload import app as payload
-
-    app.add_typer(payload, name="payload")
-
-
-def _schema(app: typer.Typer) -> None:
-    from remoterun.cli.schema import schema
-
-    app.command("schema")(schema)
-
-
-def _runs(app: typer.Typer) -> None:
+def _runs() -> _Built:
     from remoterun.cli.history import runs
 
-    app.command("runs")(runs)
+    return runs
 
 
-def _show(app: typer.Typer) -> None:
+def _show() -> _Built:
     from remoterun.cli.history import show
 
-    app.command("show")(show)
+    return show
 
 
-def _resume(app: typer.Typer) -> None:
-    from remoterun.cli.history import resume
-
-    app.command("resume")(resume)
-
-
-def _rerun(app: typer.Typer) -> None:
-    from remoterun.cli.history import rerun
-
-    app.command("rerun")(rerun)
-
-
-def _attach(app: typer.Typer) -> None:
-    from remoterun.cli.detached import attach
-
-    app.command("attach")(attach)
-
-
-def _collect(app: typer.Typer) -> None:
-    from remoterun.cli.detached import collect
-
-    app.command("collect")(collect)
-
-
-def _cancel(app: typer.Typer) -> None:
-    from remoterun.cli.detached import cancel
-
-    app.command("cancel")(cancel)
-
-
-def _history(app: typer.Typer) -> None:
-    from remoterun.cli.diff import app as history
-
-    app.add_typer(history, name="history")
-
-
-def _diff(app: typer.Typer) -> None:
-    from remoterun.cli.diff import diff
-
-    app.command("diff")(diff)
-
-
-def _report(app: typer.Typer) -> None:
+def _report() -> _Built:
     from remoterun.cli.report import report
 
-    app.command("report")(report)
+    return report
 
 
-def _audit(app: typer.Typer) -> None:
+def _history() -> _Built:
+    from remoterun.cli.diff import app
+
+    return app
+
+
+def _diff() -> _Built:
+    from remoterun.cli.diff import diff
+
+    return diff
+
+
+def _resume() -> _Built:
+    from remoterun.cli.history import resume
+
+    return resume
+
+
+def _rerun() -> _Built:
+    from remoterun.cli.history import rerun
+
+    return rerun
+
+
+def _attach() -> _Built:
+    from remoterun.cli.detached import attach
+
+    return attach
+
+
+def _collect() -> _Built:
+    from remoterun.cli.detached import collect
+
+    return collect
+
+
+def _cancel() -> _Built:
+    from remoterun.cli.detached import cancel
+
+    return cancel
+
+
+def _audit() -> _Built:
     from remoterun.cli.audit import audit
 
-    app.command("audit")(audit)
+    return audit
 
 
-def _schedule(app: typer.Typer) -> None:
-    from remoterun.cli.schedule import app as schedule
+def _schedule() -> _Built:
+    from remoterun.cli.schedule import app
 
-    app.add_typer(schedule, name="schedule")
-
-
-def _notify(app: typer.Typer) -> None:
-    from remoterun.cli.notify import app as notify
-
-    app.add_typer(notify, name="notify")
+    return app
 
 
-def _demo(app: typer.Typer) -> None:
+def _notify() -> _Built:
+    from remoterun.cli.notify import app
+
+    return app
+
+
+def _inventory() -> _Built:
+    from remoterun.cli.inventory import app
+
+    return app
+
+
+def _hostkeys() -> _Built:
+    from remoterun.cli.hostkeys import app
+
+    return app
+
+
+def _payload() -> _Built:
+    from remoterun.cli.payload import app
+
+    return app
+
+
+def _schema() -> _Built:
+    from remoterun.cli.schema import schema
+
+    return schema
+
+
+def _demo() -> _Built:
     from remoterun.cli.demo import demo
 
-    app.command("demo")(demo)
+    return demo
 
 
-_COMMANDS: Final[Mapping[str, Callable[[typer.Typer], None]]] = MappingProxyType(
+_PANELS: Final[Mapping[str, Mapping[str, Callable[[], _Built]]]] = MappingProxyType(
     {
-        "play": _play,
-        "check": _check,
-        "run": _run,
-        "exec": _exec,
-        "runs": _runs,
-        "show": _show,
-        "resume": _resume,
-        "rerun": _rerun,
-        "attach": _attach,
-        "collect": _collect,
-        "cancel": _cancel,
-        "history": _history,
-        "diff": _diff,
-        "report": _report,
-        "audit": _audit,
-        "schedule": _schedule,
-        "notify": _notify,
-        "inventory": _inventory,
-        "hostkeys": _hostkeys,
-        "payload": _payload,
-        "schema": _schema,
-        "demo": _demo,
+        "Look at targets": {"play": _play, "check": _check, "run": _run, "exec": _exec},
+        "Look back at runs": {"runs": _runs, "show": _show, "report": _report, "history": _history, "diff": _diff},
+        "Go on with runs": {
+            "resume": _resume,
+            "rerun": _rerun,
+            "attach": _attach,
+            "collect": _collect,
+            "cancel": _cancel,
+        },
+        "Unattended": {"audit": _audit, "schedule": _schedule, "notify": _notify},
+        "Set up": {"inventory": _inventory, "hostkeys": _hostkeys, "payload": _payload},
+        "Find your way": {"demo": _demo, "schema": _schema},
     }
 )
+_COMMANDS: Final = tuple(name for panel in _PANELS.values() for name in panel)
+
+
+class _InOrder(TyperGroup):
+    """List the commands as they are listed here; typer's own order has groups of commands last."""
+
+    def list_commands(self, ctx: object) -> list[str]:
+        return [name for name in _COMMANDS if name in self.commands]
 
 
 def _first_word(argv: Sequence[str]) -> str:
@@ -218,9 +219,16 @@ def command(argv: Sequence[str] = ()) -> Command:
         pretty_exceptions_enable=False,
         rich_markup_mode="rich",
         callback=_root,
+        cls=_InOrder,
+        epilog="New here? remoterun demo",
     )
     first = _first_word(argv)
-    for name, add in _COMMANDS.items():
-        if first not in _COMMANDS or name == first:
-            add(app)
+    for panel, commands in _PANELS.items():
+        for name, build in commands.items():
+            if first not in _COMMANDS or name == first:
+                built = build()
+                if isinstance(built, typer.Typer):
+                    app.add_typer(built, name=name, rich_help_panel=panel)
+                else:
+                    app.command(name, rich_help_panel=panel)(built)
     return cast("Command", typer.main.get_command(app))

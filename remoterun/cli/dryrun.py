@@ -7,6 +7,7 @@ import shlex
 from typing import TYPE_CHECKING
 
 from remoterun import hops
+from remoterun.cli.fitting import write_line
 from remoterun.cli.options import Format, no_junit
 from remoterun.cli.output import write, write_json
 from remoterun.errors import clean
@@ -26,12 +27,18 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 SCHEMA = "remoterun/plan/1"
+# What people copy has no newlines of ours in it.
+_VERBATIM = ("  argv ", "  command ")
 
 
 def show_plan(plan: Plan, output: Format) -> int:
     """Print a plan in the chosen format and return the exit status."""
     if no_junit(output) is Format.TABLE:
-        write("\n".join(clean(line) for line in _lines(plan)) + "\n")
+        for line in _lines(plan):
+            if line.startswith(_VERBATIM):
+                write(f"{clean(line)}\n")
+            else:
+                write_line(line, hang=15)
     else:
         write_json(plan_document(plan), indent=output.indent)
     return 0

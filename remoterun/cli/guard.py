@@ -35,7 +35,9 @@ def _run(argv: Sequence[str], command: Command | None) -> int:
     except ConfigError as error:
         return _end(argv, error.problems, RunStatus.INVALID)
     except TyperException as error:
-        return _end(argv, (Problem(message=error.format_message()),), RunStatus.INVALID)
+        message = error.format_message()
+        # Where there were no words, the help has been shown, and there is no more to say.
+        return _end(argv, (Problem(message=message),), RunStatus.INVALID) if message else RunStatus.INVALID.exit_code
     except SignalledError as error:
         return _signalled(argv, error)
     except (ReaderGoneError, OutputError):

@@ -10,6 +10,7 @@ import typer
 
 from remoterun.api import new_run_id
 from remoterun.cli import completing
+from remoterun.cli.fitting import write_rows
 from remoterun.cli.options import Flags, Format, OutputOption, sharing
 from remoterun.cli.output import tell, write, write_json
 from remoterun.cli.perform import perform, print_kept, print_run
@@ -41,10 +42,7 @@ def runs(
     with History.open(default_folder()) as history:
         found = history.runs(limit)
     if output is Format.TABLE:
-        rows = [("RUN", "PLAYBOOK", "STATUS", "OUTCOMES"), *map(_row, found)]
-        widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-        for row in rows:
-            write("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() + "\n")
+        write_rows([("RUN", "PLAYBOOK", "STATUS", "OUTCOMES"), *map(_row, found)])
     else:
         document: dict[str, Json] = {"schema": SCHEMA, "runs": [_describe(run) for run in found]}
         write_json(document, indent=output.indent)
@@ -52,7 +50,9 @@ def runs(
 
 
 def _row(kept: Kept) -> tuple[str, ...]:
-    counts = ", ".join(f"{count} {status}" for status, count in sorted(kept.counts.items()))
+    from remoterun.report.table import counted
+
+    counts = ", ".join(counted(count, Status(status)) for status, count in sorted(kept.counts.items()))
     missing = kept.jobs - sum(kept.counts.values())
     more = f"{missing} without an outcome"
     if kept.running or kept.status is RunStatus.DETACHED:

@@ -57,14 +57,14 @@ def accept(
     no_junit(flags.output)
     if not flags.on:
         raise ConfigError(Problem(path="--on", message="name the hosts whose keys are to be trusted"))
-    if not yes and not can_ask():
-        raise ConfigError(Problem(path="--yes", message="there is no terminal to ask on: give --yes to trust all"))
     hosts = _hosts(flags, ())
     written: dict[str, str] = {}
     refused: set[str] = set()
     while True:
         found = _look(hosts, flags)
         new = [item for item in found if item.state == "new" and _name(item) not in refused]
+        if new and not yes and not can_ask():
+            raise _nobody_to_ask(new)
         for item in new:
             if yes or _agrees(item):
                 written[_name(item)] = _accepted(item)
@@ -97,6 +97,13 @@ def _accepted(item: HostKeys) -> str:
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         raise ConfigError(f"{where}the key of {_name(item)} can't be written: {error.strerror or error}") from error
+
+
+def _nobody_to_ask(new: Sequence[HostKeys]) -> ConfigError:
+    names = ", ".join(map(_name, new))
+    return ConfigError(
+        Problem(path="--yes", message=f"not known: {names}; there is no terminal to ask on: give --yes to trust all")
+    )
 
 
 def _agrees(item: HostKeys) -> bool:

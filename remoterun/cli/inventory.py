@@ -7,8 +7,9 @@ from typing import Annotated
 import typer
 
 from remoterun.api import Choice, Project
+from remoterun.cli.fitting import write_line, write_rows
 from remoterun.cli.options import Format, OutputOption, ProjectOption
-from remoterun.cli.output import write, write_json
+from remoterun.cli.output import write_json
 from remoterun.errors import ConfigError, Problem
 from remoterun.model import Json, Target, format_duration
 
@@ -27,7 +28,7 @@ def list_(
     """List the targets, with everything resolved."""
     targets = Project.load(project).select(Choice(on=tuple(on or ())), ("all",))
     if output is Format.TABLE:
-        _write_rows([("TARGET", "NAME", "ADDRESS", "INTERPRETER", "TAGS"), *map(_row, targets)])
+        write_rows([("TARGET", "NAME", "ADDRESS", "INTERPRETER", "TAGS"), *map(_row, targets)])
     else:
         document: dict[str, Json] = {"schema": SCHEMA, "targets": [describe(target) for target in targets]}
         write_json(document, indent=output.indent)
@@ -51,8 +52,10 @@ def check(*, project: ProjectOption = None, output: OutputOption = Format.TABLE)
     names = loaded.catalog.names()
     counts = {"targets": len(loaded.inventory.targets), "playbooks": len(files), "payloads": len(names)}
     if output is Format.TABLE:
-        where = loaded.root or "no project here"
-        write(f"{where}: ok, " + ", ".join(f"{count} {name}" for name, count in counts.items()) + "\n")
+        from remoterun.report.text import plural
+
+        said = ", ".join(plural(count, name.removesuffix("s")) for name, count in counts.items())
+        write_line(f"{loaded.root or 'no project here'}: ok, {said}")
     else:
         write_json({"schema": "remoterun/check/1", "status": "ok", **counts}, indent=output.indent)
     return 0
@@ -90,10 +93,3 @@ def _row(target: Target) -> tuple[str, ...]:
         "local" if host.transport == "local" else f"{login}{host.address}" + (f":{host.port}" if host.port else "")
     )
     return target.id, target.name or "-", address, target.interpreter, " ".join(sorted(target.tags)) or "-"
-
-
-def _write_rows(rows: list[tuple[str, ...]]) -> None:
-    """Write rows in columns as wide as their widest cell."""
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    for row in rows:
-        write("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() + "\n")

@@ -39,7 +39,8 @@ def send(
     root = project_root(project)
     alerts = load_settings(root).alerts
     if alerts is None:
-        raise ConfigError(Problem(file=str(root / FILE_NAME), path="alerts", message="nobody is to be told: add `to`"))
+        message = "nobody is to be told: add `to`, such as `to: {chat: {file: chat.url}}`"
+        raise ConfigError(Problem(file=str(root / FILE_NAME), path="alerts", message=message))
     unknown = [name for name in names or () if name not in alerts.to]
     if unknown:
         known = ", ".join(alerts.to)

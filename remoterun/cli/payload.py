@@ -12,6 +12,7 @@ import typer
 from remoterun.api import Project
 from remoterun.cli import completing
 from remoterun.cli.dryrun import show_plan
+from remoterun.cli.fitting import write_line
 from remoterun.cli.options import Flags, Format, OutputOption, ProjectOption, shared
 from remoterun.cli.output import write, write_json
 from remoterun.cli.perform import perform
@@ -42,10 +43,11 @@ def list_(*, project: ProjectOption = None, output: OutputOption = Format.TABLE)
         document: dict[str, Json] = {"schema": LIST_SCHEMA, "payloads": [_summary(info) for info in payloads]}
         write_json(document, indent=output.indent)
         return 0
-    width = max((len(f"{info.name} {info.version}") for info in payloads), default=0)
-    for info in payloads:
+    heads = [f"{info.name} {info.version}" for info in payloads]
+    width = max(map(len, heads), default=0)
+    for head, info in zip(heads, payloads, strict=True):
         shadows = f", shadows {info.shadows}" if info.shadows else ""
-        write(f"{info.name + ' ' + info.version:<{width}}  {info.description} ({info.origin}{shadows})\n")
+        write_line(f"{head:<{width}}  {info.description} ({info.origin}{shadows})", hang=width + 2)
     return 0
 
 
@@ -72,20 +74,7 @@ def show(
         }
         write_json(document, indent=output.indent)
         return 0
-    pack = info.pack()
-    write(f"{info.name} {info.version} ({info.origin})\n{info.description}\n\n")
-    write(f"sha256  {pack.sha256}\ncode    {len(pack.data)} bytes, from {info.path}\n")
-    write(f"needs   Python >= {info.python[0]}.{info.python[1]}{''.join(f', {name}' for name in info.requires)}\n")
-    for limit, value in info.limits.items():
-        write(f"limit   {limit} = {format_duration(value)}\n")
-    if info.rules:
-        write(f"rules   {len(info.rules)}, from {info.rules[0]} to {info.rules[-1]}, for --ignore and --severity\n")
-    if info.params:
-        write("\nparameters, given as --set NAME=VALUE or under `params:`\n")
-    width = max((len(param.name) for param in info.params), default=0)
-    for param in info.params:
-        default = "required" if param.required else f"default {json.dumps(param.default)}"
-        write(f"  {param.name:<{width}}  {param.type}{_bounds(param)}, {default}  {param.help}\n")
+    _write_about(info)
     return 0
 
 
@@ -114,6 +103,30 @@ def gc(*, flags: Flags) -> int:
     """Empty the targets' caches of payload code."""
     plan = Project.load(flags.project).plan_work("payload gc", CacheWork(), flags.choice())
     return show_plan(plan, flags.output) if flags.dry_run else perform(plan, flags.showing())[1]
+
+
+def _write_about(info: PayloadInfo) -> None:
+    pack = info.pack()
+    write_line(f"{info.name} {info.version} ({info.origin})")
+    write_line(info.description, hang=0)
+    write_line("")
+    write_line(f"sha256  {pack.sha256}", hang=8)
+    write_line(f"code    {len(pack.data)} bytes, from {info.path}", hang=8)
+    requires = "".join(f", {name}" for name in info.requires)
+    write_line(f"needs   Python >= {info.python[0]}.{info.python[1]}{requires}", hang=8)
+    for limit, value in info.limits.items():
+        write_line(f"limit   {limit} = {format_duration(value)}", hang=8)
+    if info.rules:
+        rules = f"{len(info.rules)}, from {info.rules[0]} to {info.rules[-1]}"
+        write_line(f"rules   {rules}, for --ignore and --severity", hang=8)
+    if info.params:
+        write_line("")
+        write_line("parameters, given as --set NAME=VALUE or under `params:`")
+    width = max((len(param.name) for param in info.params), default=0)
+    for param in info.params:
+        default = "required" if param.required else f"default {json.dumps(param.default)}"
+        about = f"{param.type}{_bounds(param)}, {default}  {param.help}"
+        write_line(f"  {param.name:<{width}}  {about}", hang=width + 4)
 
 
 def _summary(info: PayloadInfo) -> dict[str, Json]:

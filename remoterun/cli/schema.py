@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from remoterun.cli.output import write_json
+from remoterun.errors import ConfigError, Problem, nearest
 
 
 class Document(StrEnum):
@@ -24,8 +25,23 @@ class Document(StrEnum):
     AUDIT = "audit"
 
 
-def schema(document: Annotated[Document, typer.Argument(help="Which document.")]) -> int:
+def _kinds(incomplete: str) -> list[str]:
+    """Offer kinds of documents."""
+    return [kind for kind in Document if kind.startswith(incomplete)]
+
+
+def schema(
+    document: Annotated[
+        # A type of its own would be shown as all its words in one, which nothing can break well.
+        str,
+        typer.Argument(metavar="DOCUMENT", help=f"One of {', '.join(Document)}.", autocompletion=_kinds),
+    ],
+) -> int:
     """Print the JSON Schema of a document: for editors that complete the YAML, and for programs that read the JSON."""
+    if document not in set(Document):
+        known = tuple(Document)
+        message = f"there is no schema of {document}; there are those of {', '.join(known)}"
+        raise ConfigError(Problem(path="DOCUMENT", message=message, nearest=nearest(document, known)))
     from remoterun import report
     from remoterun.audit.document import audit_schema
     from remoterun.audit.file import audit_file_schema
@@ -45,5 +61,5 @@ def schema(document: Annotated[Document, typer.Argument(help="Which document.")]
         Document.DIFF: diff_schema,
         Document.AUDIT: audit_schema,
     }
-    write_json(build[document](), indent=2)
+    write_json(build[Document(document)](), indent=2)
     return 0

@@ -96,11 +96,11 @@ def _now(trail: Trail) -> list[Span]:
     if trail.silence is not None:
         spans.append(Span(f" since {moment_text(trail.silence.since)[:10]}", "dim"))
     for severity in (Severity.BAD, Severity.SUSPECT):
-        known = [each.known for each in trail.standing if each.finding.severity is severity]
+        known = sum(each.known and each.finding.severity is severity for each in trail.standing)
         if known:
-            maybe = "" if any(known) else "?"
-            spans += [Span("  "), Span(f"{len(known)} {severity.value}{maybe}", SEVERITY_STYLE[severity], solid=True)]
-    return spans
+            spans += [Span("  "), Span(f"{known} {severity.value}", SEVERITY_STYLE[severity], solid=True)]
+    unknown = sum(not each.known and each.finding.severity is not Severity.INFO for each in trail.standing)
+    return [*spans, Span("  "), Span(f"{unknown} unknown", "warn", solid=True)] if unknown else spans
 
 
 def _legend(trails: Sequence[Trail]) -> list[Span]:

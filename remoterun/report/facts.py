@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from remoterun.report.documents import plain
 from remoterun.report.text import human_bytes, human_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from remoterun.model import Json
+
+_SIZES: Final = frozenset(
+    {"total", "available", "swap_total", "swap_free", "dirty", "rss", "memory", "memory_total", "memory_used"}
+)
+_SIZED_LIMITS: Final = frozenset({"memlock", "stack", "core"})
+_POINT: Final = 24
+"""Cells for the place of a mount, so that its row fits 80 columns; -v tells it whole."""
 
 
 def is_probe(record: Mapping[str, Json]) -> bool:
@@ -27,11 +35,25 @@ def digest(record: Mapping[str, Json]) -> dict[str, Json]:
         "cpu": _cpu(_part(record, "cpu")),
         "memory": _memory(_part(record, "memory")),
         "gpu": _gpu(gpu),
-        "gpus": [_one_gpu(item) for item in _parts(gpu, "gpus")],
-        "disks": [_disk(item) for item in _parts(record, "mounts")],
+        "gpus": _filled([_one_gpu(item) for item in _parts(gpu, "gpus")]),
+        "disks": _filled([_disk(item) for item in _parts(record, "mounts")]),
         "unchecked": record.get("unchecked"),
     }
     return {key: value for key, value in short.items() if value not in (None, "", [])}
+
+
+def measured(record: Mapping[str, Json]) -> dict[str, Json]:
+    """Return a probe's record whole, as strict JSON, with its sizes in the units that people use."""
+    return {key: _measured(key, plain(value)) for key, value in record.items()}
+
+
+def _measured(key: str, value: Json) -> Json:
+    if isinstance(value, list):
+        return [_measured("", item) for item in value]
+    if isinstance(value, dict):
+        return {name: _measured(key if key in _SIZED_LIMITS else name, item) for name, item in value.items()}
+    is_size = key in _SIZES or key in _SIZED_LIMITS
+    return human_bytes(value) if is_size and isinstance(value, (int, float)) else value
 
 
 def _system(system: Mapping[str, Json]) -> str:
@@ -78,29 +100,39 @@ def _gpu(gpu: Mapping[str, Json]) -> str:
     return _listed(_worded("driver ", gpu.get("driver")) or ("no driver" if gpu else None), trouble)
 
 
-def _one_gpu(gpu: Mapping[str, Json]) -> Json:
-    processes = gpu.get("processes")
+def _one_gpu(gpu: Mapping[str, Json]) -> dict[str, Json]:
+    name, processes = gpu.get("name"), gpu.get("processes")
     return {
         "number": gpu.get("number"),
-        "name": gpu.get("name"),
-        "memory": _of(gpu.get("memory_used"), gpu.get("memory_total"), "used"),
+        "name": name.removeprefix("NVIDIA ") if isinstance(name, str) else name,
+        "used": _size(gpu.get("memory_used")),
+        "memory": _size(gpu.get("memory_total")),
         "busy": _worded("", gpu.get("utilisation_pct"), " %"),
         "heat": _worded("", gpu.get("temperature_c"), " C"),
         "processes": len(processes) if isinstance(processes, list) else None,
     }
 
 
-def _disk(mount: Mapping[str, Json]) -> Json:
-    state = mount.get("state")
+def _disk(mount: Mapping[str, Json]) -> dict[str, Json]:
+    point, state = mount.get("point"), mount.get("state")
+    if isinstance(point, str) and len(point) > _POINT:
+        point = f"...{point[3 - _POINT :]}"
     notes = _listed(
         None if state == "ok" else state, "read-only" if mount.get("read_only") else None, mount.get("error")
     )
     return {
-        "point": mount.get("point"),
+        "point": point,
         "type": mount.get("fstype"),
-        "room": _of(mount.get("available"), mount.get("total"), "free"),
+        "free": _size(mount.get("available")),
+        "size": _size(mount.get("total")),
         "notes": notes or None,
     }
+
+
+def _filled(items: list[dict[str, Json]]) -> list[Json]:
+    """Leave out what none of these can tell."""
+    told = {key for item in items for key, value in item.items() if value is not None}
+    return [{key: value for key, value in item.items() if key in told} for item in items]
 
 
 def _part(record: Mapping[str, Json], key: str) -> dict[str, Json]:
@@ -111,6 +143,10 @@ def _part(record: Mapping[str, Json], key: str) -> dict[str, Json]:
 def _parts(record: Mapping[str, Json], key: str) -> list[dict[str, Json]]:
     value = record.get(key)
     return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
+
+
+def _size(value: Json) -> str | None:
+    return human_bytes(value) if isinstance(value, (int, float)) else None
 
 
 def _of(part: Json, whole: Json, what: str) -> str | None:

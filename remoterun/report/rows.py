@@ -9,7 +9,7 @@ from remoterun.errors import clean
 from remoterun.model import Finding, Json, Severity
 from remoterun.records import dataclass
 from remoterun.report.documents import plain
-from remoterun.report.facts import digest, is_probe
+from remoterun.report.facts import digest, is_probe, measured
 from remoterun.report.text import (
     Page,
     Span,
@@ -284,8 +284,8 @@ def pairs(record: Mapping[str, Json]) -> str:
 
 def record_lines(page: Page, record: Mapping[str, Json], *, verbose: int) -> None:
     """Add a record of any payload: in one line when it is small and flat, else a line per key; whole with -v."""
-    if is_probe(record) and not verbose:
-        record = digest(record)
+    if is_probe(record):
+        record = measured(record) if verbose else digest(record)
     body = {key: plain(value) for key, value in record.items() if key != "kind"}
     kind = record.get("kind")
     title = [] if kind is None else [Span(scalar(kind), "bold"), Span("  ")]

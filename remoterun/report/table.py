@@ -382,6 +382,11 @@ def _label(outcome: Outcome, heads: _Heads) -> str:
 _SAID: Final = {Status.FINDINGS: "with findings", Status.TIMEOUT: "timed out", Status.NOT_STARTED: "not started"}
 
 
+def counted(count: int, status: Status) -> str:
+    """Write so many outcomes of a status: ``2 with findings``."""
+    return f"{count} {_SAID.get(status, status.value)}"
+
+
 def _totals(run: Run) -> list[Span]:
     targets = plural(len({outcome.target for outcome in run.outcomes}), "target")
     several = len({outcome.step for outcome in run.outcomes}) > 1
@@ -390,8 +395,7 @@ def _totals(run: Run) -> list[Span]:
         matching = [outcome for outcome in run.outcomes if outcome.status is status]
         if matching:
             separator = "" if len(spans) == 1 else ", "
-            said = f"{len(matching)} {_SAID.get(status, status.value)}"
-            spans += [Span(separator), Span(said, STATUS_STYLE[status], solid=True)]
+            spans += [Span(separator), Span(counted(len(matching), status), STATUS_STYLE[status], solid=True)]
             severities = ", ".join(_severities(matching))
             spans += (
                 [Span(" "), Span(f"({severities})", solid=True)] if severities and status is Status.FINDINGS else []

@@ -541,4 +541,4 @@ def test_a_test_message(fleet: Fleet, chat: Receiver) -> None:
     assert len(chat.bodies) == 2
     assert "alerts.to has no mail: there are chat, pager" in _notify(fleet, "mail").stderr
     fleet.says(AUDIT)
-    assert "nobody is to be told" in _notify(fleet).stderr
+    assert "nobody is to be told: add `to`, such as `to: {chat: {file: chat.url}}`" in _notify(fleet).stderr

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import pty
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -74,9 +76,29 @@ def test_play_does_not_parse_an_unchanged_inventory_again(project: Project) -> N
     assert "'asyncssh'" not in loaded[1]
 
 
-def test_no_words_show_the_commands() -> None:
-    result = bare()
-    assert "play" in result.stdout.decode() + result.stderr
+def test_no_words_show_the_commands_by_what_they_are_for() -> None:
+    result = bare(COLUMNS="100", NO_COLOR="1", TERM="dumb")
+    assert (result.status, result.stderr) == (2, "")
+    shown = result.stdout.decode()
+    panels = re.findall(r"^╭─ (.*?) ─|^│ ([a-z]+) ", shown, re.MULTILINE)
+    assert [panel for panel, _ in panels if panel] == [
+        "Options",
+        "Look at targets",
+        "Look back at runs",
+        "Go on with runs",
+        "Unattended",
+        "Set up",
+        "Find your way",
+    ]
+    names = [name for _, name in panels if name]
+    assert names.index("history") == names.index("runs") + 3
+    assert shown.strip().endswith("New here? remoterun demo")
+
+
+def test_a_usage_line_is_not_broken_inside_a_word() -> None:
+    shown = bare("schema", "--help", COLUMNS="80", NO_COLOR="1", TERM="dumb").stdout.decode()
+    assert "Usage: remoterun schema [OPTIONS] {DOCUMENT}" in shown
+    assert {"inventory,", "audit-file,", "audit."} <= set(shown.split())
 
 
 def test_play_on_this_machine(project: Project) -> None:
@@ -98,8 +120,41 @@ def test_inventory_list(project: Project) -> None:
     text = project.run("inventory", "list").stdout.decode().splitlines()
     assert text[0].split() == ["TARGET", "NAME", "ADDRESS", "INTERPRETER", "TAGS"]
     assert text[1].split() == ["here", "-", "local", sys.executable, "mine"]
+    assert project.run("inventory", "check").stdout.decode().endswith(": ok, 1 target, 0 playbooks, 3 payloads\n")
     document = project.run("inventory", "list", "--output", "json").document
     assert [target["id"] for target in document["targets"]] == ["here"]
+
+
+def on_a_terminal(project: Project, columns: int, *words: str) -> str:
+    """Run a command whose standard output is a terminal, and return what it shows."""
+    ours, theirs = pty.openpty()
+    with subprocess.Popen(project.argv(*words), stdout=theirs, env={**os.environ, "COLUMNS": str(columns)}):
+        os.close(theirs)
+        shown = b""
+        try:
+            while piece := os.read(ours, 4096):
+                shown += piece
+        except OSError:  # what a terminal says when nobody has it open any more
+            os.close(ours)
+    return shown.decode().replace("\r\n", "\n")
+
+
+@pytest.mark.parametrize(
+    ("columns", "words"),
+    [
+        (len(sys.executable) + 8, ("inventory", "list")),
+        (84, ("payload", "list")),
+        (84, ("payload", "show", "check-ckpt")),
+        (84, ("play", "hello", "--dry-run", "--set", "name=" + "somebody " * 20)),
+    ],
+)
+def test_a_terminal_breaks_no_word_and_a_pipe_no_line(project: Project, columns: int, words: tuple[str, ...]) -> None:
+    piped_text, text = project.run(*words).stdout.decode(), on_a_terminal(project, columns, *words)
+    assert text.split() == piped_text.split()
+    assert len(text.splitlines()) > len(piped_text.splitlines())
+    wide = [line for line in text.splitlines() if len(line) > columns]
+    # The command line is there to be copied.
+    assert [line.split()[0] for line in wide] == (["command"] if "--dry-run" in words else [])
 
 
 def test_inventory_check_tells_every_problem(project: Project) -> None:
@@ -137,6 +192,20 @@ def test_schemas_are_schemas(name: str) -> None:
     jsonschema.Draft202012Validator.check_schema(schema)
 
 
+def test_runs_are_counted_in_the_words_of_the_table(project: Project) -> None:
+    project.payload("doubt", "def run(ctx):\n    ctx.finding('R1', 'suspect', 'n 2', 'it is even')\n")
+    played = project.run("play", "doubt")
+    assert b"1 with findings" in played.stdout
+    assert bare("runs").stdout.decode().splitlines()[1].endswith("doubt     findings  1 with findings")
+
+
+def test_a_schema_of_nothing_is_told_with_the_nearest_name() -> None:
+    result = bare("schema", "rum")
+    assert (result.status, result.stdout) == (2, b"")
+    assert "audit-file" in result.stderr
+    assert result.stderr.endswith("(did you mean run?)\n")
+
+
 def test_dry_run_starts_nothing_and_shows_everything(project: Project) -> None:
     result = project.run("play", "hello", "--dry-run", "--limit", "run=90s", "--env", "TOKEN=secret-value")
     text = result.stdout.decode()
@@ -151,7 +220,7 @@ def test_dry_run_starts_nothing_and_shows_everything(project: Project) -> None:
     [
         (("play", "helo"), "hello"),
         (("play", "hello", "--on", "heer"), "here"),
-        (("play", "hello", "--set", "nme=1"), "name"),
+        (("play", "hello", "--set", "nme=1"), "--set nme: there is no such parameter; there are: name"),
         (("play", "hello", "--limit", "rn=3s"), "run"),
         (("play", "hello", "--limit", "run=3"), "duration"),
         (("play", "hello", "--env", "X"), "KEY=VALUE"),

@@ -235,6 +235,9 @@ def test_without_a_terminal_nobody_is_asked(sshd: StartSshd, fleet: Fleet) -> No
     fleet.add("box", server)
     result = fleet.project.run("hostkeys", "accept", "--on", "box", stdin=b"yes\n")
     assert result.status == 2
-    assert "--yes" in result.stderr
+    assert f"not known: box ([127.0.0.1]:{server.port}); there is no terminal" in result.stderr
+    assert "give --yes" in result.stderr
     assert not fleet.known.exists()
+    fleet.know(server, "host_ed25519")
+    assert fleet.look("accept", "--on", "box")[0] == 0
     assert fleet.project.run("hostkeys", "accept", "--yes").status == 2

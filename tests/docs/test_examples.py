@@ -29,22 +29,17 @@ from tests.docs.fleet import Desk, Fleet, Line, fleet
 from tests.docs.pages import ROOT, Block, blocks_of, name_of, pages
 from tests.support.receiver import receiving
 
-INDENTED: Final = ("docs/cron.md", "docs/history.md", "docs/report.md")
-"""Pages whose commands are indented, with what they do behind them; everywhere else there are fences."""
-
 ELSEWHERE: Final = {
     ("README.md", "text"): "tests/cli/test_demo.py",
     ("docs/cron.md", "yaml"): "tests/unit/audit/test_audit_file.py",
     ("docs/cli.md", "text"): "tests/docs/generate.py",
     ("docs/cron.md", "text"): "tests/docs/test_cron_page.py",  # and the crontab in test_audit_file.py
     ("docs/cron.md", "ini"): "tests/unit/audit/test_audit_file.py",
+    ("docs/history.md", "text"): "tests/docs/test_history_page.py",
     ("docs/python.md", "python"): "tests/api/test_python.py",
     ("docs/scripting.md", "sh"): "tests/docs/test_scripting.py",
     ("docs/scripting.md", "python"): "tests/docs/test_scripting.py",
 }
-
-SHOWN: Final = ("check-ckpt\n", "check-ckpt  30 runs", "time() - remoterun")
-"""How the indented blocks of `history.md` begin that `tests/docs/test_history_page.py` compares."""
 
 _RUN_ID: Final = r"\b\d{8}T\d{6}Z-[0-9a-f]{8}\b"
 PLAYED: Final = "remoterun play check-ckpt --on training"
@@ -57,7 +52,6 @@ BEFORE: Final[dict[str, tuple[str, ...]]] = {
 
 ENDS: Final = {
     "remoterun rerun last --only unreachable": 2,  # none is
-    "remoterun hostkeys accept --on root@10.1.2.6/200": 2,  # there is no terminal to ask on
 }
 """Commands that end otherwise than with 0, and how."""
 
@@ -123,9 +117,9 @@ def test_the_examples_of_a_page(page: Path, machines: Fleet, chat: str, tmp_path
 
 @pytest.mark.parametrize("page", pages(), ids=name_of)
 def test_every_block_says_what_it_is(page: Path) -> None:
-    known = {*KINDS, *(kind for name, kind in ELSEWHERE if name == name_of(page))} - {""}
+    known = {*KINDS, *(kind for name, kind in ELSEWHERE if name == name_of(page))}
     odd = [block.place for block in blocks_of(page) if block.kind not in known]
-    assert odd == [block.place for block in blocks_of(page) if block.kind == "" and block.page in INDENTED]
+    assert odd == [], "an indented block is none of these: it needs a fence"
 
 
 @pytest.mark.parametrize(("page", "kind"), ELSEWHERE)
@@ -139,7 +133,7 @@ def test_what_is_compared_elsewhere_is_there(page: str, kind: str) -> None:
 
 def _run(desk: Desk, block: Block) -> None:
     """Run the commands of a block, and hold those that cannot run here against what they speak of."""
-    commands = list(_commands(block.text))
+    commands = list(_commands(_with_runs_that_are_there(desk, block.text)))
     for line in desk.type(*(command for command in commands if not _is_known(command))):
         assert line.status == ENDS.get(line.command.partition("  #")[0].strip(), 0), f"{block.place}: {line}"
 
@@ -189,16 +183,10 @@ UNRUN: Final[dict[str, Callable[..., None]]] = {
 }
 
 
-def _run_indented(desk: Desk, block: Block) -> None:
-    """Run commands without what they are said to do; what is no command is shown, and compared elsewhere."""
-    if not re.match(r"(sudo )?remoterun |pip ", block.text):
-        assert block.text.startswith(SHOWN), f"{block.place} is neither commands nor anything that a test knows"
-        return
-    commands = "".join(f"{re.split(r' {3,}', line)[0]}\n" for line in block.text.splitlines())
-    commands = re.sub(r"\bRUN\b", "last", commands)
+def _with_runs_that_are_there(desk: Desk, commands: str) -> str:
     for run_id in set(re.findall(_RUN_ID, commands)):
         commands = commands.replace(run_id, _run_of_another_machine(desk))
-    _run(desk, Block(page=block.page, line=block.line, kind="sh", text=commands))
+    return commands
 
 
 def _run_of_another_machine(desk: Desk) -> str:
@@ -287,7 +275,6 @@ def _well(desk: Desk, block: Block, command: str) -> None:
 
 
 KINDS: Final[dict[str, Callable[[Desk, Block], None]]] = {
-    "": _run_indented,
     "sh": _run,
     "console": _compare,
     "yaml": _read_yaml,

@@ -12,7 +12,7 @@ import pytest
 
 from remoterun.model import Outcome, Status
 from tests.docs.generate import DOCS
-from tests.docs.pages import Block, blocks_of
+from tests.docs.pages import blocks_of
 from tests.support import runs
 from tests.support.audits import audited, keep, nan, run, silent
 from tests.support.project import REMOTERUN
@@ -22,12 +22,8 @@ REFUSED = "kpro7: nothing listens on 10.1.2.7 port 22."
 
 
 def _shown(beginning: str) -> str:
-    (block,) = [block for block in blocks_of(PAGE) if block.text.startswith(beginning) and _is_shown(block)]
+    (block,) = [block for block in blocks_of(PAGE) if block.text.startswith(beginning) and block.kind == "text"]
     return block.text
-
-
-def _is_shown(block: Block) -> bool:
-    return block.kind in ("", "text")
 
 
 def _printed(*words: str) -> str:

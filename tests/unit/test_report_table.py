@@ -299,14 +299,48 @@ def test_a_probe_tells_what_matters_in_units_that_people_use() -> None:
         "  cpu     EPYC, 64 cores, load 0.5 1 2",
         "  memory  83.0 GB of 100.0 GB available",
         "  gpu     driver 550.90",
-        "  gpus    number  name         memory                busy  heat  processes",
-        "          0       NVIDIA H200  0 B of 150.8 GB used  3 %   -     -",
-        "          1       NVIDIA H200  0 B of 150.8 GB used  3 %   -     -",
-        "  disks   point=/  type=zfs  room=1.0 TB of 4.0 TB free  notes=read-only",
+        "  gpus    number  name  used  memory    busy",
+        "          0       H200  0 B   150.8 GB  3 %",
+        "          1       H200  0 B   150.8 GB  3 %",
+        "  disks   point=/  type=zfs  free=1.0 TB  size=4.0 TB  notes=read-only",
     ]
     assert lines_of(ok("kpro6/200", {"kind": "probe", "gpu": 3}))[1] == "  probe"
     assert lines_of(ok("kpro6/200", {"kind": "probe", "python": {"torch": None}}))[1] == "  probe  python=no torch"
-    assert "    hostname: train" in lines_of(ok("kpro6/200", record), verbose=1)
+    whole = lines_of(ok("kpro6/200", record), verbose=1)
+    for line in ("    hostname: train", "    total: 100.0 GB", "        memory_total: 150.8 GB", "      total: 4.0 TB"):
+        assert line in whole
+
+
+def test_a_probe_of_many_disks_and_gpus_stands_in_columns_of_a_narrow_terminal() -> None:
+    card: dict[str, Json] = {
+        "name": "NVIDIA A100-SXM4-80GB",
+        "memory_total": 85_899_345_920,
+        "memory_used": 81_000_000_000,
+        "utilisation_pct": 100,
+        "temperature_c": 64,
+        "processes": [{"pid": 3, "memory": 81_000_000_000}],
+    }
+    disk: dict[str, Json] = {
+        "fstype": "fuse.lxcfs",
+        "total": 270_553_174_016,
+        "available": 50_427_592_704,
+        "state": "ok",
+    }
+    record: dict[str, Json] = {
+        "kind": "probe",
+        "gpu": {"gpus": [{"number": n, **card} for n in range(8)]},
+        "mounts": [{"point": "/mnt/storage/of/the/whole/lab/datasets", **disk}, {"point": "/", **disk}],
+        "unchecked": ["/proc/1/environ: Permission denied"],
+        "limits": {"memlock": {"soft": 8_388_608, "hard": "unlimited"}, "nofile": {"soft": 20_000, "hard": 20_000}},
+    }
+    shown = lines_of(ok("kpro6/200", record), width=80)
+    assert "  gpus       number  name            used     memory   busy   heat  processes" in shown
+    assert "             7       A100-SXM4-80GB  81.0 GB  85.9 GB  100 %  64 C  1" in shown
+    assert "  disks      point                     type        free     size" in shown
+    assert "             ...he/whole/lab/datasets  fuse.lxcfs  50.4 GB  270.6 GB" in shown
+    whole = lines_of(ok("kpro6/200", record), width=80, verbose=1)
+    for line in ("- point: /mnt/storage/of/the/whole/lab/datasets", "soft: 8.4 MB", "soft: 20000", "memory: 81.0 GB"):
+        assert line in map(str.strip, whole)
 
 
 def test_small_records_take_a_line_each_and_many_are_bounded() -> None:

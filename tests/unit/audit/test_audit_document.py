@@ -88,8 +88,16 @@ def test_what_is_cleared_and_what_is_silent() -> None:
     assert said(over) == (
         "remoterun audit of /srv/fleet, 2026-03-02 02:00 UTC. check-ckpt on 3 targets: incomplete: 1 cleared finding, "
         "1 finding of which nothing is known now, 2 targets without a result. "
-        "Cleared: a: step_1: CK010 bad, there since 2026-03-01 02:00 UTC. Unreachable: b: b: nothing listens. "
+        "Cleared: a: step_1: CK010 bad, there since 2026-03-01 02:00 UTC. Unreachable: b: nothing listens. "
         "Still no result: c (2 times in a row, since 2026-03-01 02:00 UTC). More: remoterun diff run-2."
+    )
+
+
+def test_a_silent_target_is_told_once() -> None:
+    over = audit([ok("a"), ok("b")], [late("a"), late("b")], [silent("a"), late("b")])
+    assert said(over).partition("without a result. ")[2] == (
+        "Unreachable: a: nothing listens. "
+        "Still no result: b (2 times in a row, since 2026-03-02 02:00 UTC). More: remoterun diff run-3."
     )
 
 

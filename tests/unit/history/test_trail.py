@@ -218,6 +218,19 @@ def test_the_text_of_trails_lines_up(tmp_path: Path) -> None:
         assert max(map(len, trails_text(trails, width=width, color=False).splitlines())) <= width
 
 
+def test_what_nobody_looked_at_is_counted_apart(tmp_path: Path) -> None:
+    # The newest run looked at the third checkpoint only, so nobody knows what became of the first.
+    keep(tmp_path, run(0, audited(A, [1, 3], nan(1), nan(3), nan(3, "model.b")), audited(B, [1], nan(1))))
+    newest = audited(A, [3], nan(3), nan(3, "model.b"))
+    records = (*newest.records[:-1], {**newest.records[-1], "found": 2})
+    keep(tmp_path, run(1, replace(newest, records=records), silent(B)))
+    with History.open(tmp_path) as history:
+        lines = trails_text(history.trails(), width=100, color=False).splitlines()
+    assert lines[1].endswith("findings  2 bad  1 unknown")
+    assert lines[2].endswith("  1 unknown")
+    assert " bad" not in lines[2]
+
+
 def test_the_document_of_trails_follows_its_schema(tmp_path: Path) -> None:
     _three_days(tmp_path)
     Draft202012Validator.check_schema(history_schema())
