@@ -190,7 +190,9 @@ def _with_runs_that_are_there(desk: Desk, commands: str) -> str:
 
 
 def _run_of_another_machine(desk: Desk) -> str:
-    (line,) = desk.type(f"{PLAYED} --detach --output json", more={"XDG_STATE_HOME": str(desk.folder / "another")})
+    """Start one that goes on for a moment: of one that is over before its command leaves, nothing stays there."""
+    command = "remoterun exec --on training --detach --output json -- sleep 1"
+    (line,) = desk.type(command, more={"XDG_STATE_HOME": str(desk.folder / "another")})
     return str(json.loads(line.output)["run_id"])
 
 
