@@ -181,7 +181,8 @@ def test_payload_commands(project: Project) -> None:
 def test_new_payload_plays_at_once(project: Project, kind: str) -> None:
     made = project.run("payload", "new", f"my-{kind}", "--kind", kind)
     assert made.status == 0, made
-    result = project.run("play", f"my-{kind}", "--output", "json")
+    # All that lies in /tmp may be more than a run may tell.
+    result = project.run("play", f"my-{kind}", "--set", f"root={project.folder}", "--output", "json")
     assert result.outcome("here")["status"] in {"ok", "findings"}, result.outcome("here")
     assert project.run("payload", "new", f"my-{kind}", "--kind", kind).status == 2
 
