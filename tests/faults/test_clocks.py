@@ -191,16 +191,15 @@ def test_processes_of_a_target_may_have_clocks_of_their_own(tmp_path: Path) -> N
 # --- by looking at the code ---
 
 _BY_TIME_OF_DAY = {"time.time", "time.time_ns", "time.localtime", "time.gmtime", "time.ctime", "time.CLOCK_REALTIME"}
-_DATES = ("datetime.now", "datetime.utcnow", "datetime.today", "date.today")
+_DATES = ("datetime.now", "datetime.utcnow", "datetime.today", "date.today", "now_text")
 # Each run says when it began and ended.
-_STAMPS = {"runner/execute.py": ["datetime.now"]}
+_STAMPS = {"runner/execute.py": ["now_text", "now_text"]}
 
 
 def _times_of_day(path: Path) -> list[str]:
     """Return whatever in a module asks for the time of day."""
-    names = [
-        ast.unparse(node) for node in ast.walk(ast.parse(path.read_text("utf-8"))) if isinstance(node, ast.Attribute)
-    ]
+    nodes = ast.walk(ast.parse(path.read_text("utf-8")))
+    names = [ast.unparse(node) for node in nodes if isinstance(node, (ast.Attribute, ast.Name))]
     return [name for name in names if name in _BY_TIME_OF_DAY or name.endswith(_DATES)]
 
 
