@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _T = TypeVar("_T")
+KEY_NAME: Final = "key"
 _KEY_SIZE: Final = 32
 _MOST_FILES: Final = 64
 # No name is longer than 255 bytes, and a character may take four of them.
@@ -181,7 +182,7 @@ def _secret() -> tuple[bytes, bool]:
     """Return this user's secret, made on first use, and whether it lasts."""
     import platformdirs
 
-    path = platformdirs.user_state_path("remoterun") / "key"
+    path = platformdirs.user_state_path("remoterun") / KEY_NAME
     with suppress(OSError):
         with suppress(FileNotFoundError):
             secret = path.read_bytes()

@@ -51,6 +51,7 @@ def _without_runs(audit: Audit, exit_on: ExitOn) -> dict[str, Json]:
         "summary": plain(in_one_line(audit)),
         "cut": [_cut(each) for each in audit.cut],
         "cut_earlier": audit.cut_earlier,
+        "former_projects": [plain(folder) for folder in audit.former],
         "problems": [plain(problem) for problem in audit.problems],
         "alerts": {
             "events": [plain(event.document()) for event in audit.events],
@@ -166,6 +167,7 @@ def _audit_fields() -> dict[str, Json]:
             "minimum": 0,
             "description": "How many were cut before those; more than are listed.",
         },
+        "former_projects": _texts("Folders that are gone, of which the project may be the new place."),
         "problems": _texts("What the audit itself could not do."),
         "alerts": object_schema("Who was told of what.", alerts),
         "differences": {"type": "array", "items": {"$ref": _id("diff")}},

@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from remoterun.audit.words import KEEP_AT_MOST_S, TEMPLATES
+from remoterun.compare.numbers import Tolerance, parse_tolerance
 from remoterun.errors import ConfigError, Problem, show
+from remoterun.history.database import default_folder, own_files
 from remoterun.inventory import FILE_NAME as INVENTORY
 from remoterun.inventory.words import local_path
 from remoterun.model import Severity, parse_duration
@@ -67,6 +69,7 @@ class Settings:
     splay_s: float = 0.0
     keep_s: float = KEEP_AT_MOST_S
     exit_on: ExitOn = ExitOn.ALWAYS
+    tolerances: tuple[Tolerance, ...] = ()
     reports: Mapping[str, str] = field(default_factory=dict)
     alerts: Alerts | None = None
 
@@ -107,6 +110,7 @@ def _settings(file: AuditFile, folder: Path, report: Callable[[tuple[str | int, 
         splay_s=parse_duration(file.splay) or 0.0 if file.splay else 0.0,
         keep_s=parse_duration(file.keep) or KEEP_AT_MOST_S if file.keep else KEEP_AT_MOST_S,
         exit_on=ExitOn(file.exit_on or ExitOn.ALWAYS),
+        tolerances=tuple(map(parse_tolerance, file.tolerance or ())),
         reports=_reports(file, folder, report),
         alerts=_alerts(file.alerts, folder, report) if file.alerts else None,
     )
@@ -115,7 +119,7 @@ def _settings(file: AuditFile, folder: Path, report: Callable[[tuple[str | int, 
 def _reports(file: AuditFile, folder: Path, report: Callable[[tuple[str | int, ...], str], None]) -> Mapping[str, str]:
     said: dict[str, str] = file.reports.model_dump(exclude_unset=True, by_alias=True) if file.reports else {}
     paths: dict[str, str] = {}
-    places = {place_of(path): f"a file that audits read ({path.name})" for path in _read_files(file, folder)}
+    places = {place_of(path): f"the file of {what}" for what, path in _needed_files(file, folder)}
     for kind in REPORTS:
         if kind not in said:
             continue
@@ -132,13 +136,26 @@ def _reports(file: AuditFile, folder: Path, report: Callable[[tuple[str | int, .
     return paths
 
 
-def _read_files(file: AuditFile, folder: Path) -> Iterator[Path]:
-    """Yield the project's files that no report may replace."""
-    yield from (folder / name for name in (FILE_NAME, INVENTORY))
-    yield from (folder / FOLDER / f"{name.partition('@')[0]}.yaml" for name in file.playbooks)
-    for secret in file.alerts.to.values() if file.alerts else ():
+def _needed_files(file: AuditFile, folder: Path) -> Iterator[tuple[str, Path]]:
+    """Yield the files that no report may replace, with what they are."""
+    yield from own_files(default_folder())
+    yield from project_files(folder)
+    for name in file.playbooks:
+        bare = name.partition("@")[0]
+        # It need not be there yet to be found instead of a payload from then on.
+        yield f"the playbook {bare}", folder / FOLDER / f"{bare}.yaml"
+    for name, secret in file.alerts.to.items() if file.alerts else ():
         if secret.file is not None:
-            yield folder / os.path.expanduser(secret.file)  # noqa: PTH111  # a home that nobody knows is told elsewhere
+            # A home that nobody knows is told elsewhere.
+            yield f"the URL of {name}", folder / os.path.expanduser(secret.file)  # noqa: PTH111
+
+
+def project_files(root: Path) -> Iterator[tuple[str, Path]]:
+    """Yield the files of a project that nothing else may take the place of, with what they are."""
+    yield "the inventory", root / INVENTORY
+    yield "the audit's settings", root / FILE_NAME
+    for path in sorted((root / FOLDER).glob("*.y*ml")):
+        yield f"the playbook {path.stem}", path
 
 
 def _alerts(said: AlertsFile, folder: Path, report: Callable[[tuple[str | int, ...], str], None]) -> Alerts:

@@ -22,6 +22,7 @@ from remoterun.audit.state import Reported, State, load_state, save_state
 from remoterun.errors import ConfigError, Problem, clean
 from remoterun.history import History, HistoryError, Journal
 from remoterun.model.times import now_text
+from remoterun.report.documents import plain
 from remoterun.report.text import clip
 from remoterun.runner import Control
 
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from remoterun.audit.file import Settings
     from remoterun.audit.lock import Holder
     from remoterun.compare import Difference
+    from remoterun.compare.numbers import Tolerance
     from remoterun.model import Plan, Run
     from remoterun.secrets import Vault
 
@@ -196,7 +198,9 @@ class _Job:
             with History.open(self._history) as history:
                 for run in self._audit.runs:
                     last = reported.get(run.playbook)
-                    difference = _difference(history, last, run)
+                    if last is None:
+                        self._look_for_former_project(history)
+                    difference = _difference(history, last, run, self._settings.tolerances)
                     differences.append(difference)
                     told = last.told if last else Reported(run_id="").told
                     if alerts is not None:
@@ -208,6 +212,10 @@ class _Job:
         self._state = replace(self._state, reported=reported)
         self._audit = replace(self._audit, differences=tuple(differences))
         return events
+
+    def _look_for_former_project(self, history: History) -> None:
+        found = history.gone_projects(str(plain(str(self._root))))
+        self._audit = replace(self._audit, former=tuple(found))
 
     def _forget(self) -> None:
         try:
@@ -300,10 +308,13 @@ class _Job:
         return found
 
 
-def _difference(history: History, last: Reported | None, run: Run) -> Difference:
+def _difference(history: History, last: Reported | None, run: Run, tolerances: Sequence[Tolerance]) -> Difference:
     """Compare a run with the one that was reported last, whatever somebody has played in between."""
+    after = history.find(run.run_id)
     try:
         before = history.find(last.run_id) if last is not None else None
     except HistoryError:  # it has been forgotten
         before = None
-    return history.difference(before, history.find(run.run_id))
+    if before is not None and before.project != after.project:  # another project has gone on with it
+        before = None
+    return history.difference(before, after, tolerances)

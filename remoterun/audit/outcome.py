@@ -57,7 +57,8 @@ class Audit:
 
     `differences` are those of the runs, as far as they could be told; `cut` are the audits before it that did not come
     to their end, the newest last, and `cut_earlier` counts those before these; `problems` say what the audit itself
-    could not do; `events` are what people are told; `ended_as` says that a signal ended it.
+    could not do; `events` are what people are told; `ended_as` says that a signal ended it; `former` are folders that
+    are gone, of which this project may be the new place.
     """
 
     project: str
@@ -71,6 +72,7 @@ class Audit:
     events: tuple[Event, ...] = ()
     delivery: Delivery = Delivery()
     ended_as: RunStatus | None = None
+    former: tuple[str, ...] = ()
 
     @property
     def status(self) -> RunStatus:
@@ -89,7 +91,7 @@ class Audit:
     def noteworthy(self) -> bool:
         """Tell whether somebody has to read of it: something changed, or not everything was looked at and done."""
         quiet = self.status in {RunStatus.OK, RunStatus.FINDINGS}
-        return self.changed or not quiet or bool(self.cut) or bool(self.delivery.failed)
+        return self.changed or not quiet or bool(self.cut or self.delivery.failed or self.former)
 
 
 def cut_text(audit: Audit) -> str:

@@ -7,6 +7,8 @@ from typing import Annotated, Literal, TypeAlias
 from pydantic import AfterValidator, Field
 
 from remoterun.audit.words import KEEP_AT_MOST_S, SPLAY_AT_MOST_S, TEMPLATES, check_template
+from remoterun.compare.numbers import parse_tolerance
+from remoterun.errors import show
 from remoterun.inventory import words
 from remoterun.inventory.schema import Duration, FileModel, Name, Path, SecretFile, Vetted
 from remoterun.model import format_duration, parse_duration
@@ -28,8 +30,17 @@ def _bounded(text: str) -> str:
     return text
 
 
+def _tolerance(text: str) -> str:
+    try:
+        parse_tolerance(text)
+    except ValueError as error:
+        raise ValueError(f"{show(text)} {error}") from error
+    return text
+
+
 Playbook: TypeAlias = Annotated[str, Vetted(words.PAYLOAD)]
 Template: TypeAlias = Annotated[str, Field(min_length=1, max_length=2000), AfterValidator(check_template)]
+Tolerance: TypeAlias = Annotated[str, AfterValidator(_tolerance)]
 
 
 class ReportsFile(FileModel):
@@ -105,6 +116,10 @@ class AuditFile(FileModel):
     )
     exit_on: Literal["always", "changed", "findings"] | None = Field(
         default=None, description="what the exit status tells of, as --exit-on does (default always)"
+    )
+    tolerance: Annotated[list[Tolerance], Field(min_length=1)] | None = Field(
+        default=None,
+        description="how far numbers may move before that is news, as diff's --tolerance: 5%, or weight_norm=1%",
     )
     reports: ReportsFile | None = Field(default=None, description="files that each audit writes")
     alerts: AlertsFile | None = Field(default=None, description="who is told of what is new")

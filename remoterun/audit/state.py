@@ -127,3 +127,12 @@ def save_state(folder: Path, state: State) -> None:
         },
     }
     write_whole(folder / _FILE, json.dumps(value, allow_nan=False).encode("ascii") + b"\n")
+
+
+def drop_state(folder: Path) -> None:
+    """Throw it all away.
+
+    Raises:
+        OSError: it can't be removed.
+    """
+    (folder / _FILE).unlink(missing_ok=True)

@@ -7,10 +7,11 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from remoterun.audit.outcome import cut_text
-from remoterun.compare import FactChange, FindingChange, Kind, NumberChange, TargetChange, fold
+from remoterun.compare import CheckpointChange, FactChange, FindingChange, Kind, NumberChange, TargetChange, fold
 from remoterun.errors import clean
+from remoterun.history.text import former_text
 from remoterun.model import Severity
-from remoterun.report.text import clip
+from remoterun.report.text import clip, without_place
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -48,6 +49,8 @@ def _sentences(audit: Audit) -> Iterator[str]:
     yield f"remoterun audit of {audit.project}, {_time(audit.started_at)}."
     if audit.cut:
         yield f"{_capital(cut_text(audit))}."
+    if audit.former:
+        yield f"{_capital(former_text(audit.project, audit.former))}."
     compared = {difference.after.run_id: difference for difference in audit.differences}
     for run in audit.runs:
         yield from _of_run(run, compared.get(run.run_id))
@@ -85,10 +88,8 @@ def _falls_silent(change: Change) -> bool:
 
 
 def _counts(difference: Difference) -> str:
-    """Count what changed, checkpoints too, and what stays; findings of severity info are no news."""
-    kinds = [
-        change.kind for change in difference.changes if not isinstance(change, FindingChange) or not change.routine
-    ]
+    """Count what changed, checkpoints too, and what stays; what goes on anyway is no news."""
+    kinds = [change.kind for change in difference.changes if isinstance(change, CheckpointChange) or not change.routine]
     persisting, unknown = (
         sum(each.finding.severity is not Severity.INFO for each in part)
         for part in (difference.persisting, difference.unknown)
@@ -101,6 +102,8 @@ def _counts(difference: Difference) -> str:
         (len(difference.silent), "target", " without a result"),
         (kinds.count(Kind.CHECKPOINT_NEW), "new checkpoint", ""),
         (kinds.count(Kind.CHECKPOINT_VANISHED), "vanished checkpoint", ""),
+        (kinds.count(Kind.FACT_CHANGED), "changed fact", ""),
+        (kinds.count(Kind.NUMBER_MOVED), "moved number", ""),
     )
     return ", ".join(_count(count, word) + more for count, word, more in words if count) or "nothing new"
 
@@ -116,14 +119,14 @@ def _told(folded: Fold) -> str:
         return f"cleared: {what}, there since {_time(change.since.at)}{gone}"
     if isinstance(change, TargetChange):
         back = f" after {change.runs} times without" if change.kind is Kind.TARGET_BACK else ""
-        message = change.message.removeprefix(f"{change.target}: ")
+        message = without_place(change.message, change.target)
         return f"{_TARGET_WORDS[change.kind]}: {where}{back}" + (f": {message}" if message else "")
     if isinstance(change, FactChange) and change.fact == "boot_id":
-        return f"{where}: started anew"
+        return f"started anew: {where}"
     if isinstance(change, FactChange):
-        return f"{where}: {change.fact} is {change.after}, was {change.before}"
+        return f"changed: {where}: {change.fact} is {change.after}, was {change.before}"
     if isinstance(change, NumberChange):
-        return f"{where}: {change.number} of {change.subject} is {change.after:g}, was {change.before:g}"
+        return f"moved: {where}: {change.number} of {change.subject} is {change.after:g}, was {change.before:g}"
     return f"{where}: {change.kind.value} {change.name}"
 
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from remoterun.cli.options import Format
+from remoterun.cli.output import into
 from remoterun.errors import ConfigError, Problem
 
 if TYPE_CHECKING:
@@ -14,28 +17,63 @@ if TYPE_CHECKING:
     from remoterun.cli.options import Flags
 
 
-def refuse_shared(out: str | None, others: Iterable[tuple[str, str | Path]]) -> None:
-    """Keep the result from taking the place of another file; `others` come with what they are.
+@contextmanager
+def into_file(out: str | None, others: Iterable[tuple[str, str | Path]]) -> Iterator[None]:
+    """Let the file of ``-o`` take what standard output would carry; None leaves that alone.
+
+    `others` are files whose place it may not take, each with what it is.
 
     Raises:
-        ConfigError: it would.
+        ConfigError: it would, or it is no name of a file, or it can't be made.
+        OutputError: it can't be put in its place.
     """
+    if out is not None:
+        _refuse_format(out)
+        _refuse_shared(out, others)
+    with into(out):
+        yield
+
+
+def _refuse_format(out: str) -> None:
+    if not out or out in set(Format):
+        raise ConfigError(f"-o names a file; the format is --output {out or 'json'} (a file of that name: -o ./{out})")
+
+
+def _refuse_shared(out: str, others: Iterable[tuple[str, str | Path]]) -> None:
     from remoterun.store import place_of
 
-    if out is None:
-        return
     place = place_of(out)
     for what, path in others:
         if place_of(path) == place:
             raise ConfigError(Problem(path="-o", message=f"{out} is the file of {what} as well: name another one"))
 
 
+def metrics_file(path: Path | None, *, detach: bool) -> Path | None:
+    """Take the path of ``--metrics``.
+
+    Raises:
+        ConfigError: when nothing can be written there, or there will be nothing to write.
+    """
+    if path is None:
+        return None
+    folder = path.resolve().parent
+    if detach:
+        problem = "there are no results to count: --detach does not wait for them"
+    elif not folder.is_dir():
+        problem = f"there is no folder {folder}"
+    elif not os.access(folder, os.W_OK):
+        problem = f"nothing can be written into {folder}"
+    else:
+        return path
+    raise ConfigError(Problem(path="--metrics", message=problem))
+
+
 def kept_files() -> Iterator[tuple[str, Path]]:
     """Yield what no result may replace, whatever the command is."""
     from remoterun.history import default_folder
-    from remoterun.history.database import FILE_NAME
+    from remoterun.history.database import own_files
 
-    yield "the history", default_folder() / FILE_NAME
+    yield from own_files(default_folder())
 
 
 def files_of(flags: Flags, given: Mapping[str, Any]) -> Iterator[tuple[str, str | Path]]:
@@ -56,14 +94,8 @@ def files_of(flags: Flags, given: Mapping[str, Any]) -> Iterator[tuple[str, str 
 
 
 def _project_files(project: Path | None) -> Iterator[tuple[str, Path]]:
-    from remoterun.audit.file import FILE_NAME as AUDIT
-    from remoterun.inventory import FILE_NAME as INVENTORY
+    from remoterun.audit.file import project_files
     from remoterun.inventory import find_project
-    from remoterun.playbook import FOLDER
 
     root = find_project(None, project)
-    if root is not None:
-        yield "the inventory", root / INVENTORY
-        yield "the audit's settings", root / AUDIT
-        for path in sorted((root / FOLDER).glob("*.y*ml")):
-            yield f"the playbook {path.stem}", path
+    return iter(()) if root is None else project_files(root)

@@ -9,13 +9,15 @@ import typer
 
 from remoterun.api import Project
 from remoterun.cli.dryrun import show_plan
-from remoterun.cli.options import Flags, IgnoreOption, ParamsOption, SetOption, SeverityOption, rule_changes, sharing
+from remoterun.cli.options import Flags, IgnoreOption, ParamsOption, SetOption, SeverityOption
 from remoterun.cli.perform import perform
+from remoterun.cli.sharing import taking
+from remoterun.cli.values import rule_changes
 from remoterun.inventory.here import absolute
 from remoterun.model import Severity
 
 
-@sharing("env", "limit", "no_cache", "output", "file", "events", "quiet", "verbose", "dry_run")
+@taking(Flags, "env", "limit", "no_cache", "output", "file", "events", "quiet", "verbose", "dry_run")
 def check(
     paths: Annotated[list[str], typer.Argument(metavar="PATH...", help="Folders of checkpoints, or single files.")],
     *,

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Final
 
 from remoterun.api import Project
 from remoterun.cli.history import RunArgument, programs_of
-from remoterun.cli.options import Flags, sharing
+from remoterun.cli.options import Flags
 from remoterun.cli.output import tell
 from remoterun.cli.perform import perform, print_kept
+from remoterun.cli.sharing import taking
 from remoterun.errors import ConfigError, Problem
-from remoterun.history import History, HistoryError, default_folder
+from remoterun.history import History, HistoryError, PlanError, default_folder
 from remoterun.model import Manner, Phase, RunStatus, Status
 
 if TYPE_CHECKING:
@@ -23,12 +24,11 @@ if TYPE_CHECKING:
 _RUN_ID: Final = re.compile(r"\d{8}T\d{6}Z-[0-9a-f]{8}")
 # What no look at a target changes any more.
 _UNKNOWN = frozenset({Status.RUNNING, Status.LOST, Status.CANCELLED})
-
-
-# How to get there, where the run was started on another machine.
-_WAY = ("without", "only", "project", "venv", "python", "user", "guest_user", "port", "identity", "known_hosts")
-_shared = sharing(
-    "on", *_WAY, "host_key", "ssh_config", "jump", "hop", "become", "output", "file", "events", "quiet", "verbose"
+_FLAGS = (
+    # How to get there, where the run was started on another machine.
+    *("on", "without", "only", "project", "venv", "python", "user", "guest_user", "port", "identity", "known_hosts"),
+    *("host_key", "ssh_config", "jump", "hop", "become"),
+    *("output", "file", "events", "quiet", "verbose"),
 )
 
 
@@ -36,7 +36,7 @@ class GoingOnError(HistoryError):
     """Say that another process follows the run."""
 
 
-@_shared
+@taking(Flags, *_FLAGS)
 def attach(run: RunArgument, *, flags: Flags) -> int:
     """Follow a run that goes on without us, from its beginning to its end: one detached, or one whose process is gone.
 
@@ -45,7 +45,7 @@ def attach(run: RunArgument, *, flags: Flags) -> int:
     return _take_up(run, flags, Manner.ATTACH)[1]
 
 
-@_shared
+@taking(Flags, *_FLAGS)
 def collect(run: RunArgument, *, flags: Flags) -> int:
     """Fetch what is finished of a run that goes on without us, and leave the rest of it to itself.
 
@@ -56,7 +56,7 @@ def collect(run: RunArgument, *, flags: Flags) -> int:
     return RunStatus.INCOMPLETE.exit_code if at_work else status
 
 
-@_shared
+@taking(Flags, *_FLAGS)
 def cancel(run: RunArgument, *, flags: Flags) -> int:
     """End a run that goes on without us, or what is left of it on some targets, and wait until they confirm it.
 
@@ -86,13 +86,16 @@ def _take_up(name: str, flags: Flags, manner: Manner) -> tuple[Run, int]:
             if kept.running:
                 raise GoingOnError(f"run {kept.run_id} is going on in another process: Ctrl-C there ends it")
             earlier, plan = history.run(kept), history.plan(kept)
+    except PlanError as error:
+        if not flags.on:
+            raise
+        return _look_after(error.run_id, flags, manner)
     except HistoryError as error:
         if isinstance(error, GoingOnError) or not _RUN_ID.fullmatch(name):
             raise
         if not flags.on:
             raise HistoryError(f"{error}; if it was started on another machine, say where it runs: --on") from error
-        other = Project.load(flags.project).plan_other(name, flags.choice())
-        return perform(other, flags.showing(), manner=manner)
+        return _look_after(name, flags, manner)
     if any(job.step for job in plan.jobs):
         raise HistoryError(f"run {kept.run_id} has several steps: `remoterun resume {kept.run_id}` goes on with it")
     at_work = [outcome for outcome in earlier.outcomes if _is_open(outcome)]
@@ -107,6 +110,11 @@ def _take_up(name: str, flags: Flags, manner: Manner) -> tuple[Run, int]:
     return perform(
         plan, flags.showing(), programs=programs_of(plan), earlier=replace(earlier, outcomes=known), manner=manner
     )
+
+
+def _look_after(run_id: str, flags: Flags, manner: Manner) -> tuple[Run, int]:
+    """Go to targets at work on a run of which nothing is known here: they know."""
+    return perform(Project.load(flags.project).plan_other(run_id, flags.choice()), flags.showing(), manner=manner)
 
 
 def _is_open(outcome: Outcome) -> bool:

@@ -4,45 +4,74 @@ from __future__ import annotations
 
 import shutil
 import sys
+from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from remoterun.cli import completing
-from remoterun.cli.apart import kept_files, refuse_shared
-from remoterun.cli.opened import opened
-from remoterun.cli.options import Format, OutputOption, out_file
-from remoterun.cli.output import into, use_color, write, write_json
-from remoterun.errors import ConfigError, Problem, show
+from remoterun.cli.apart import into_file, kept_files
+from remoterun.cli.opened import former_projects, opened, tolerances_of
+from remoterun.cli.options import FileOption, Format, OutputOption, ProjectOption
+from remoterun.cli.output import tell, use_color, write, write_json
+from remoterun.cli.sharing import Shared, taking
+from remoterun.errors import ConfigError, Problem, clean, show
 from remoterun.history import History, HistoryError, default_folder
 from remoterun.model import RunStatus, parse_duration
 from remoterun.report.documents import plain
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Mapping, Sequence
+    from contextlib import AbstractContextManager
 
     from remoterun.compare.numbers import Tolerance
     from remoterun.history import Kept
+    from remoterun.model import Json
 
-_VerboseOption = Annotated[
-    int,
-    typer.Option("--verbose", "-v", count=True, help="Say more: findings of severity info, next steps, whole lists."),
-]
 
-_ProjectOption = Annotated[
-    Path | None, typer.Option("--project", metavar="DIR", help="Only runs of this project, the folder it has or had.")
-]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Looking(Shared):
+    """Hold the flags of whoever looks back at runs: at which, and how they are shown."""
 
-_FileOption = Annotated[
-    str | None, typer.Option("-o", metavar="FILE", help="Write that to a file instead, whole or not at all.")
-]
+    project: Annotated[
+        Path | None,
+        typer.Option("--project", metavar="DIR", help="Only runs of this project, the folder it has or had."),
+    ] = None
+    verbose: Annotated[
+        int,
+        typer.Option(
+            "--verbose", "-v", count=True, help="Say more: findings of severity info, next steps, whole lists."
+        ),
+    ] = 0
+    output: OutputOption = Format.TABLE
+    file: FileOption = None
+
+    @property
+    def folder(self) -> str | None:
+        """Return the name that runs of the project have kept."""
+        return None if self.project is None else str(plain(str(self.project.resolve())))
+
+    def around(self, given: Mapping[str, Any]) -> AbstractContextManager[None]:
+        """Let the file of -o take the result."""
+        del given
+        return into_file(self.file, kept_files())
+
+    def show(self, text: Callable[..., str], document: Callable[[], dict[str, Json]]) -> None:
+        """Write the one or the other, as --output wants it."""
+        if self.output is Format.TABLE:
+            write(text(width=shutil.get_terminal_size().columns, color=use_color(sys.stdout), verbose=self.verbose))
+        else:
+            write_json(document(), indent=self.output.indent)
+
 
 app = typer.Typer(help="How targets fared over their runs: a letter for each run, and since when findings are there.")
 
 
 @app.callback(invoke_without_command=True)
+@taking(Looking)
 def history(
     context: typer.Context,
     *,
@@ -58,40 +87,35 @@ def history(
     playbook: Annotated[
         str | None, typer.Option("--playbook", metavar="PLAYBOOK", help="Only runs of this playbook or payload.")
     ] = None,
-    project: _ProjectOption = None,
     limit: Annotated[
         int, typer.Option("--limit", min=1, max=100_000, metavar="N", help="So many runs of each target, the newest.")
     ] = 30,
-    verbose: _VerboseOption = 0,
-    output: OutputOption = Format.TABLE,
-    file: _FileOption = None,
+    flags: Looking,
 ) -> int:
     """Show how targets fared over their runs: a letter for each run, and since when findings are there.
 
     With --target, also findings that went away during these runs.
     """
     if context.invoked_subcommand is not None:
-        if file is not None:
+        if flags.file is not None:
             raise ConfigError(
                 Problem(path="-o", message=f"is for the history itself, not for {context.invoked_subcommand}")
             )
         return 0
+    from remoterun.history.document import trails_document
+    from remoterun.history.text import trails_text
+
     with opened() as kept:
         trails = kept.trails(
-            project=_folder(project), playbook=playbook, target=target, most=limit, with_ended=target is not None
+            project=flags.folder, playbook=playbook, target=target, most=limit, with_ended=target is not None
         )
+        projects = [flags.folder] if flags.folder else [trail.project for trail in trails]
+        hints = former_projects(kept, dict.fromkeys(projects))
     if not trails:
-        raise HistoryError(_nothing(target, playbook, project))
-    refuse_shared(file, kept_files())
-    with into(out_file(file)):
-        if output is Format.TABLE:
-            from remoterun.history.text import trails_text
-
-            write(trails_text(trails, width=_width(), color=use_color(sys.stdout), verbose=verbose))
-        else:
-            from remoterun.history.document import trails_document
-
-            write_json(trails_document(trails), indent=output.indent)
+        raise HistoryError("; ".join([_nothing(target, playbook, flags.project), *hints]))
+    for hint in hints:
+        tell(f"remoterun: {hint}\n")
+    flags.show(partial(trails_text, trails), partial(trails_document, trails))
     return 0
 
 
@@ -116,9 +140,29 @@ def gc(
     return 0
 
 
-def _folder(project: Path | None) -> str | None:
-    """Return the name that runs of a project have kept."""
-    return None if project is None else str(plain(str(project.resolve())))
+@app.command()
+def move(
+    former: Annotated[Path, typer.Argument(metavar="DIR", help="The folder that the project had before.")],
+    *,
+    project: ProjectOption = None,
+) -> int:
+    """Let a project that has moved go on with its history: with its runs, and with what its audits have told people."""
+    from remoterun.audit import BusyError
+    from remoterun.audit.moving import move as move_history
+    from remoterun.cli.audit import project_root
+
+    old, new = former.resolve(), project_root(project)
+    if old == new:
+        raise ConfigError(
+            Problem(path="DIR", message=f"{new} is the project itself: name the folder that it had before")
+        )
+    try:
+        count = move_history(default_folder(), old, new)
+    except BusyError as error:
+        raise ConfigError(f"{error}; try again when it has ended") from error
+    said = "run is" if count == 1 else "runs are"
+    write(f"{count} {said} of {clean(str(new))} now, which {clean(str(old))} had\n")
+    return 0
 
 
 def _nothing(target: str | None, playbook: str | None, project: Path | None) -> str:
@@ -127,6 +171,7 @@ def _nothing(target: str | None, playbook: str | None, project: Path | None) -> 
     return f"no run of a {' and a '.join(named)} has been kept" if named else "no run that has ended has been kept"
 
 
+@taking(Looking)
 def diff(
     runs: Annotated[
         list[str] | None,
@@ -141,38 +186,29 @@ def diff(
         str | None,
         typer.Option("--playbook", metavar="PLAYBOOK", help="Without RUN: the newest of this playbook or payload."),
     ] = None,
-    project: _ProjectOption = None,
     tolerance: Annotated[
         list[str] | None,
         typer.Option(
             "--tolerance",
             metavar="[NAME=]N[%]",
-            help="How far numbers may move, such as 5%, or weight_norm=0.5%; NAME may be a glob. Repeat for more.",
+            help="How far numbers may move, such as 5%, or weight_norm=0.5%; NAME may be a glob. Repeat for more. "
+            "Default: what audit.yaml says.",
         ),
     ] = None,
-    verbose: _VerboseOption = 0,
-    output: OutputOption = Format.TABLE,
-    file: _FileOption = None,
+    flags: Looking,
 ) -> int:
     """Tell what is different in a run from the one before it: findings, targets, checkpoints, facts and numbers.
 
     Compared are runs of one playbook of one project. Exit status: 0 when nothing is different, 1 when something is, 2
     when there is nothing to compare.
     """
+    from remoterun.compare import difference_document, difference_text
+
     tolerances = _tolerances(tolerance or ())
     with opened() as kept:
-        before, after = _chosen(kept, runs or [], playbook, project)
-        difference = kept.difference(before, after, tolerances)
-    refuse_shared(file, kept_files())
-    with into(out_file(file)):
-        if output is Format.TABLE:
-            from remoterun.compare import difference_text
-
-            write(difference_text(difference, width=_width(), color=use_color(sys.stdout), verbose=verbose))
-        else:
-            from remoterun.compare import difference_document
-
-            write_json(difference_document(difference), indent=output.indent)
+        before, after = _chosen(kept, runs or [], playbook, flags)
+        difference = kept.difference(before, after, tolerances or tolerances_of(after))
+    flags.show(partial(difference_text, difference), partial(difference_document, difference))
     return (RunStatus.FINDINGS if difference.changed else RunStatus.OK).exit_code
 
 
@@ -196,13 +232,13 @@ def _tolerances(texts: Sequence[str]) -> list[Tolerance]:
     return found
 
 
-def _chosen(kept: History, names: list[str], playbook: str | None, project: Path | None) -> tuple[Kept, Kept]:
+def _chosen(kept: History, names: list[str], playbook: str | None, flags: Looking) -> tuple[Kept, Kept]:
     """Return the two runs to compare, the earlier one first.
 
     Raises:
         HistoryError: when there are no such two.
     """
-    for flag, value in (("--playbook", playbook), ("--project", project)):
+    for flag, value in (("--playbook", playbook), ("--project", flags.project)):
         if names and value is not None:
             raise HistoryError(f"{flag} chooses the newest run, so it goes with no RUN")
     if len(names) > 2:
@@ -211,12 +247,7 @@ def _chosen(kept: History, names: list[str], playbook: str | None, project: Path
         first, second = (kept.find(name) for name in names)
         return (first, second) if kept.came_before(first, second) else (second, first)
     if not names:
-        newest = kept.comparable(playbook=playbook, project=_folder(project))
-        if newest is None:
-            raise HistoryError(
-                f"there are no two runs of {playbook or 'one playbook'} to compare, in {project or 'one project'}"
-            )
-        return newest
+        return _newest(kept, playbook, flags)
     after = kept.find(names[0])
     before = kept.previous(after)
     if before is None:
@@ -224,5 +255,13 @@ def _chosen(kept: History, names: list[str], playbook: str | None, project: Path
     return before, after
 
 
-def _width() -> int:
-    return shutil.get_terminal_size().columns
+def _newest(kept: History, playbook: str | None, flags: Looking) -> tuple[Kept, Kept]:
+    newest = kept.comparable(playbook=playbook, project=flags.folder)
+    project = flags.folder or next((last.project for last in kept.runs(1)), "")
+    hints = former_projects(kept, [project]) if newest is None or newest[1].project != project else []
+    if newest is None:
+        playbooks, projects = playbook or "one playbook", flags.project or "one project"
+        raise HistoryError("; ".join([f"there are no two runs of {playbooks} to compare, in {projects}", *hints]))
+    for hint in hints:
+        tell(f"remoterun: {hint}\n")
+    return newest

@@ -11,9 +11,10 @@ import typer
 from remoterun.api import new_run_id
 from remoterun.cli import completing
 from remoterun.cli.fitting import write_rows
-from remoterun.cli.options import Flags, Format, OutputOption, sharing
+from remoterun.cli.options import Flags, Format, OutputOption
 from remoterun.cli.output import tell, write, write_json
 from remoterun.cli.perform import perform, print_kept, print_run
+from remoterun.cli.sharing import taking
 from remoterun.errors import ConfigError, Problem
 from remoterun.history import History, HistoryError, Kept, default_folder
 from remoterun.history.database import project_name
@@ -79,7 +80,7 @@ def _describe(kept: Kept) -> dict[str, Json]:
     }
 
 
-@sharing("output", "file", "events", "quiet", "verbose")
+@taking(Flags, "output", "file", "events", "quiet", "verbose")
 def show(run: RunArgument, *, flags: Flags) -> int:
     """Show a run again, or what has arrived of one that was cut or is going on."""
     with History.open(default_folder()) as history:
@@ -102,7 +103,7 @@ def show(run: RunArgument, *, flags: Flags) -> int:
     return 0
 
 
-@sharing("output", "file", "events", "quiet", "verbose")
+@taking(Flags, "output", "file", "events", "quiet", "verbose")
 def resume(run: RunArgument, *, flags: Flags) -> int:
     """Do what is left of a run: targets without an outcome, and those that were lost, cancelled or not started.
 
@@ -121,7 +122,7 @@ def resume(run: RunArgument, *, flags: Flags) -> int:
     return perform(plan, flags.showing(), programs=programs_of(plan), earlier=replace(earlier, outcomes=final))[1]
 
 
-@sharing("output", "file", "events", "quiet", "verbose")
+@taking(Flags, "output", "file", "events", "quiet", "verbose")
 def rerun(
     run: RunArgument,
     *,

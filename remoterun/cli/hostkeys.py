@@ -10,8 +10,9 @@ import typer
 
 from remoterun.api import Project, look_at_host_keys
 from remoterun.cli.asking import Asker, can_ask
-from remoterun.cli.options import Flags, Format, no_junit, sharing
+from remoterun.cli.options import Flags, Format, no_junit
 from remoterun.cli.output import tell, write, write_json
+from remoterun.cli.sharing import taking
 from remoterun.errors import ConfigError, Problem, clean
 from remoterun.model import Limits, RunStatus
 
@@ -31,7 +32,7 @@ _FLAGS = (
 
 
 @app.command()
-@sharing(*_FLAGS)
+@taking(Flags, *_FLAGS)
 def show(*, flags: Flags) -> int:
     """Show the keys that hosts and their jump hosts offer, and whether they are known or pinned.
 
@@ -43,7 +44,7 @@ def show(*, flags: Flags) -> int:
 
 
 @app.command()
-@sharing(*_FLAGS)
+@taking(Flags, *_FLAGS)
 def accept(
     *,
     yes: Annotated[bool, typer.Option("--yes", help="Trust what is offered now without being asked.")] = False,

@@ -5,13 +5,18 @@ from __future__ import annotations
 import sys
 import time
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from remoterun.cli.output import tell
+from remoterun.errors import ConfigError, clean
 from remoterun.history import History, default_folder
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from remoterun.compare.numbers import Tolerance
+    from remoterun.history import Kept
 
 _WORTH_TELLING: Final = 20
 """So many runs take about a second."""
@@ -31,6 +36,29 @@ def opened() -> Iterator[History]:
             yield history
     finally:
         progress.end()
+
+
+def former_projects(history: History, projects: Iterable[str]) -> list[str]:
+    """Say of projects how they go on with the history of a folder that is gone."""
+    from remoterun.history.text import former_text
+
+    found = ((project, history.gone_projects(project)) for project in projects)
+    return [former_text(project, former) for project, former in found if former]
+
+
+def tolerances_of(run: Kept) -> Sequence[Tolerance]:
+    """Return how far numbers may move by what audits of a run's project go by; a wrong audit.yaml is told of."""
+    from remoterun.audit import load_settings
+    from remoterun.history.database import project_name
+
+    project = project_name(run.project)
+    if project is None:
+        return ()
+    try:
+        return load_settings(Path(project)).tolerances
+    except (ConfigError, OSError, ValueError) as error:
+        tell(f"remoterun: what it says of tolerances does not count: {clean(str(error))}\n")
+        return ()
 
 
 class _Progress:

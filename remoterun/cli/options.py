@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-import os
-from contextlib import contextmanager, nullcontext
-from dataclasses import Field, dataclass, fields
+from dataclasses import dataclass
 from enum import StrEnum
-from functools import lru_cache, wraps
-from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from remoterun.api import Choice
 from remoterun.cli import completing
 from remoterun.cli.given import StandardInput, params_of, patterns
-from remoterun.cli.output import into
-from remoterun.errors import ConfigError, Problem, nearest
+from remoterun.cli.sharing import Shared
+from remoterun.cli.values import limits, pairs, secret_sources
+from remoterun.errors import ConfigError, Problem
 from remoterun.inventory import Overrides
-from remoterun.inventory.words import ENV_NAME, local_path
-from remoterun.model import LIMIT_NAMES, RuleChanges, SecretSource, Severity, parse_duration
+from remoterun.model import RuleChanges
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from contextlib import AbstractContextManager
 
 
@@ -162,8 +158,8 @@ MetricsOption = Annotated[
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Flags:
-    """Hold the flags that `play`, `run` and `exec` share; `shared` gives them to a command."""
+class Flags(Shared):
+    """Hold the flags that `play`, `run` and `exec` share, and other commands in part."""
 
     on: Annotated[
         list[str] | None,
@@ -284,6 +280,12 @@ class Flags:
         ),
     ] = False
 
+    def around(self, given: Mapping[str, Any]) -> AbstractContextManager[None]:
+        """Let the file of -o take the result."""
+        from remoterun.cli.apart import files_of, into_file
+
+        return into_file(self.file, files_of(self, given))
+
     def choice(
         self,
         *,
@@ -336,181 +338,3 @@ class Flags:
     def showing(self, metrics: Path | None = None) -> Showing:
         """Return how the run is to be shown."""
         return Showing(output=self.output, events=self.events, metrics=metrics, quiet=self.quiet, verbose=self.verbose)
-
-
-def shared(function: Callable[..., int]) -> Callable[..., int]:
-    """Give a command every flag of `Flags`, handed over as its argument `flags`."""
-    return sharing(*(item.name for item in fields(Flags)))(function)
-
-
-def sharing(*names: str) -> Callable[[Callable[..., int]], Callable[..., int]]:
-    """Give a command these flags of `Flags`, handed over as its argument `flags`; the others are as if not given."""
-    wanted = [item for item in fields(Flags) if item.name in names]
-    return lambda function: _with_flags(function, Flags, wanted, _into_its_file)
-
-
-def taking(record: type) -> Callable[[Callable[..., int]], Callable[..., int]]:
-    """Give a command all flags of a dataclass, handed over as its argument `flags`."""
-    return lambda function: _with_flags(function, record, fields(record), lambda _said, _given: nullcontext())
-
-
-@contextmanager
-def _into_its_file(said: Flags, given: Mapping[str, Any]) -> Iterator[None]:
-    if said.file is not None:
-        from remoterun.cli.apart import files_of, refuse_shared
-
-        refuse_shared(said.file, files_of(said, given))
-    with into(out_file(said.file)):
-        yield
-
-
-@lru_cache
-def _flag_hints(record: type) -> dict[str, Any]:
-    return get_type_hints(record, include_extras=True)
-
-
-def _with_flags(
-    function: Callable[..., int],
-    record: type,
-    flags: Sequence[Field[Any]],
-    frame: Callable[[Any, Mapping[str, Any]], AbstractContextManager[None]],
-) -> Callable[..., int]:
-    hints = get_type_hints(function, include_extras=True)
-    own = [
-        item.replace(annotation=hints[name]) for name, item in signature(function).parameters.items() if name != "flags"
-    ]
-    extra = [
-        Parameter(item.name, Parameter.KEYWORD_ONLY, default=item.default, annotation=_flag_hints(record)[item.name])
-        for item in flags
-    ]
-
-    @wraps(function)
-    def command(**given: Any) -> int:  # typer hands over what the signature says
-        said = record(**{item.name: given.pop(item.name) for item in flags})
-        with frame(said, given):
-            return function(flags=said, **given)
-
-    command.__signature__ = Signature([*own, *extra])  # type: ignore[attr-defined]
-    command.__annotations__ = {item.name: item.annotation for item in (*own, *extra)}
-    return command
-
-
-def rule_changes(ignore: Sequence[str] | None, severity: Sequence[str] | None) -> RuleChanges:
-    """Put --ignore and --severity together.
-
-    Raises:
-        ConfigError: when one of them is not of its form, or a rule stands in both.
-    """
-    problems: list[Problem] = []
-    levels: dict[str, Severity] = {}
-    for rule, level in pairs(severity, "--severity").items():
-        try:
-            levels[rule] = Severity(level)
-        except ValueError:
-            near = nearest(level, tuple(Severity))
-            problems.append(Problem(path=f"--severity {rule}", message=f"{level!r} is no severity", nearest=near))
-    both = [rule for rule in ignore or () if rule in levels]
-    problems += [Problem(path="--ignore", message=f"{rule} is given a --severity as well") for rule in both]
-    if problems:
-        raise ConfigError(problems)
-    return RuleChanges(ignore=tuple(ignore or ()), severity=levels)
-
-
-def pairs(texts: Sequence[str] | None, flag: str) -> dict[str, str]:
-    """Split ``KEY=VALUE`` texts; later ones win.
-
-    Raises:
-        ConfigError: for texts without a key and an equals sign.
-    """
-    bad = [text for text in texts or () if "=" not in text[1:]]
-    if bad:
-        raise ConfigError(Problem(path=flag, message=f"{text!r} is not of the form KEY=VALUE") for text in bad)
-    return {key: value for key, _, value in (text.partition("=") for text in texts or ())}
-
-
-def secret_sources(texts: Sequence[str] | None) -> dict[str, SecretSource]:
-    """Read ``NAME``, ``NAME=env:VAR`` and ``NAME=file:PATH`` texts.
-
-    Raises:
-        ConfigError: for every one that is none of these.
-    """
-    sources: dict[str, SecretSource] = {}
-    problems: list[Problem] = []
-    for text in texts or ():
-        name, _, said = text.partition("=")
-        kind, _, place = (said or f"env:{name}").partition(":")
-        try:
-            ENV_NAME.check(name)
-            if kind == "env":
-                sources[name] = SecretSource(kind="env", words=(ENV_NAME.check(place),))
-            elif kind == "file":
-                sources[name] = SecretSource(kind="file", words=(local_path(place, Path.cwd()),))
-            else:
-                # What stands there may be the secret itself.
-                raise ValueError("what follows the equals sign is neither env:VARIABLE nor file:PATH")
-        except ValueError as error:
-            problems.append(Problem(path="--secret", message=str(error)))
-    if problems:
-        raise ConfigError(problems)
-    return sources
-
-
-def limits(texts: Sequence[str] | None) -> Mapping[str, float | None]:
-    """Read ``NAME=DURATION`` texts.
-
-    Raises:
-        ConfigError: for unknown names and bad durations, all at once.
-    """
-    result: dict[str, float | None] = {}
-    problems: list[Problem] = []
-    for name, text in pairs(texts, "--limit").items():
-        if name not in LIMIT_NAMES:
-            problems.append(
-                Problem(path="--limit", message=f"there is no limit {name!r}; there are {', '.join(LIMIT_NAMES)}")
-            )
-            continue
-        try:
-            result[name] = parse_duration(text)
-        except ConfigError as error:
-            problems += [Problem(path=f"--limit {name}", message=problem.message) for problem in error.problems]
-    if problems:
-        raise ConfigError(problems)
-    return result
-
-
-def metrics_file(path: Path | None, *, detach: bool) -> Path | None:
-    """Take the path of ``--metrics``.
-
-    Raises:
-        ConfigError: when nothing can be written there, or there will be nothing to write.
-    """
-    if path is None:
-        return None
-    folder = path.resolve().parent
-    if detach:
-        problem = "there are no results to count: --detach does not wait for them"
-    elif not folder.is_dir():
-        problem = f"there is no folder {folder}"
-    elif not os.access(folder, os.W_OK):
-        problem = f"nothing can be written into {folder}"
-    else:
-        return path
-    raise ConfigError(Problem(path="--metrics", message=problem))
-
-
-def out_file(name: str | None) -> str | None:
-    """Take the path of ``-o``.
-
-    Raises:
-        ConfigError: when it is the name of a format, or nothing.
-    """
-    if name is not None and (not name or name in set(Format)):
-        raise ConfigError(
-            f"-o names a file; the format is --output {name or 'json'} (a file of that name: -o ./{name})"
-        )
-    return name
-
-
-def word(text: str) -> bytes:
-    """Return the exact bytes of a command-line word, whatever its encoding."""
-    return os.fsencode(text)

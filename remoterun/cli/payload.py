@@ -13,9 +13,10 @@ from remoterun.api import Project
 from remoterun.cli import completing
 from remoterun.cli.dryrun import show_plan
 from remoterun.cli.fitting import write_line
-from remoterun.cli.options import Flags, Format, OutputOption, ProjectOption, shared
+from remoterun.cli.options import Flags, Format, OutputOption, ProjectOption
 from remoterun.cli.output import write, write_json
 from remoterun.cli.perform import perform
+from remoterun.cli.sharing import taking
 from remoterun.model import CacheWork, Json, format_duration
 
 if TYPE_CHECKING:
@@ -98,7 +99,7 @@ def new(
 
 
 @app.command()
-@shared
+@taking(Flags)
 def gc(*, flags: Flags) -> int:
     """Empty the targets' caches of payload code."""
     plan = Project.load(flags.project).plan_work("payload gc", CacheWork(), flags.choice())

@@ -10,6 +10,7 @@ import typer
 
 from remoterun.api import Project
 from remoterun.cli import completing
+from remoterun.cli.apart import metrics_file
 from remoterun.cli.dryrun import show_plan
 from remoterun.cli.options import (
     DetachOption,
@@ -19,12 +20,10 @@ from remoterun.cli.options import (
     ParamsOption,
     SetOption,
     SeverityOption,
-    metrics_file,
-    rule_changes,
-    shared,
-    word,
 )
 from remoterun.cli.perform import detachable, perform
+from remoterun.cli.sharing import taking
+from remoterun.cli.values import rule_changes, word
 from remoterun.errors import ConfigError
 from remoterun.model import ExecWork, Manner, ScriptWork
 
@@ -32,7 +31,7 @@ _SCRIPT_MAX = 16 << 20
 STDIN_NAME = "<stdin>"
 
 
-@shared
+@taking(Flags)
 def play(
     name: Annotated[
         str,
@@ -67,7 +66,7 @@ _OwnStatus = Annotated[
 ]
 
 
-@shared
+@taking(Flags)
 def run(
     script: Annotated[str, typer.Argument(metavar="SCRIPT.py", help="A local Python file, or - for standard input.")],
     args: Annotated[
@@ -84,7 +83,7 @@ def run(
     return _program(name, work, flags, own_status=exit_status, detach=detach)
 
 
-@shared
+@taking(Flags)
 def exec_(
     argv: Annotated[
         list[str], typer.Argument(metavar="-- PROGRAM ARGS...", help="The program and its exact arguments.")

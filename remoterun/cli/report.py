@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from remoterun.cli.apart import kept_files, refuse_shared
-from remoterun.cli.opened import opened
-from remoterun.cli.options import out_file
-from remoterun.cli.output import into, write, write_document
+from remoterun.cli.apart import into_file, kept_files
+from remoterun.cli.opened import opened, tolerances_of
+from remoterun.cli.output import write, write_document
 from remoterun.errors import ConfigError, Problem
 from remoterun.history import HistoryError
 from remoterun.history.reading import LAST
@@ -61,12 +60,11 @@ def report(
     if len(chosen) > 1:
         raise ConfigError(Problem(path=chosen[1], message=f"goes with no {chosen[0]}: both say which runs to show"))
     name, data = _of_documents(given) if given else _of_history(runs or [LAST], newest)
-    place = out_file(file) or f"remoterun-{re.sub(r'[^0-9A-Za-z_-]', '_', name)[:100]}.html"
+    place = file if file is not None else f"remoterun-{re.sub(r'[^0-9A-Za-z_-]', '_', name)[:100]}.html"
     if place == _STDOUT:
         write_document(data)
         return 0
-    refuse_shared(place, [*kept_files(), *(("--from", path) for path in given or ())])
-    with into(place):
+    with into_file(place, [*kept_files(), *(("--from", path) for path in given or ())]):
         write_document(data)
     write(f"{place}\n")
     return 0
@@ -95,12 +93,13 @@ def _line(kept: Kept) -> tuple[str, str]:
 def _differences(history: History, found: Sequence[Kept]) -> Iterator[dict[str, Json]]:
     from remoterun.compare import difference_document
 
+    tolerances = {kept.project: tolerances_of(kept) for kept in {kept.project: kept for kept in found}.values()}
     for kept in found:
         before = history.previous(kept)
         # What goes on still, or was left to itself, can't be compared yet.
         if before is not None and kept.status is not None and not kept.running:
             try:
-                yield difference_document(history.difference(before, kept))
+                yield difference_document(history.difference(before, kept, tolerances[kept.project]))
             except HistoryError:
                 continue
 

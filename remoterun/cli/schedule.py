@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -14,10 +15,12 @@ from remoterun.audit import load_settings
 from remoterun.audit.file import nothing_to_play
 from remoterun.audit.schedule import Schedule, schedule_name
 from remoterun.cli.audit import project_root
-from remoterun.cli.options import ProjectOption, taking
+from remoterun.cli.options import ProjectOption  # noqa: TC001  # typer reads it
 from remoterun.cli.output import tell, write
+from remoterun.cli.sharing import Shared, taking
 from remoterun.errors import ConfigError, Problem
 from remoterun.model import parse_duration
+from remoterun.report.documents import plain
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,7 +41,7 @@ class Scheduler(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Where:
+class Where(Shared):
     """Hold the flags that say whose audits are started, and who starts them."""
 
     user: Annotated[bool, typer.Option("--user", help="A systemd timer of yours; the default but for root.")] = False
@@ -138,10 +141,12 @@ def install(*, into: IntoOption = None, flags: When) -> int:
     _look_at(load_settings(schedule.project), schedule)
     if kind is Scheduler.CRON:
         _refuse_into(into)
+        _look_back(schedule.project)
         return _said(crontab.install(schedule))
     is_user = kind is Scheduler.USER
     folder = into or systemd.unit_folder(os.environ, user=is_user)
     _said(systemd.install(schedule, folder, user=is_user, start=into is None))
+    _look_back(schedule.project)
     if is_user and into is None:
         write("it runs while you are logged in; `loginctl enable-linger` lets it run always\n")
     return 0
@@ -154,7 +159,9 @@ def remove(*, into: IntoOption = None, flags: Where) -> int:
     from remoterun.audit import crontab, systemd
 
     kind = flags.scheduler
-    name = schedule_name(project_root(flags.project))
+    given = flags.project
+    # What has moved is to be found under the name of the folder that it had.
+    name = schedule_name(given.resolve() if given is not None and not given.exists() else project_root(given))
     if kind is Scheduler.CRON:
         _refuse_into(into)
         return _said(crontab.remove(name))
@@ -177,6 +184,16 @@ def _look_at(settings: Settings, schedule: Schedule) -> None:
                 f"remoterun: alerts.to.{name} takes its URL from {source.words[0]}, which is not in the environment of "
                 "cron and systemd: take it from a file, or see docs/cron.md\n"
             )
+
+
+def _look_back(project: Path) -> None:
+    """Tell of histories that may be this project's, if it has moved: before its audits tell people everything anew."""
+    from remoterun.cli.opened import former_projects
+    from remoterun.history import History, HistoryError, default_folder
+
+    with suppress(HistoryError), History.open(default_folder()) as history:
+        for hint in former_projects(history, [str(plain(str(project)))]):
+            tell(f"remoterun: {hint}\n")
 
 
 def _refuse_into(into: Path | None) -> None:

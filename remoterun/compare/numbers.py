@@ -7,6 +7,8 @@ import re
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
+from remoterun.report.documents import finite
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
@@ -96,10 +98,10 @@ def checkpoint_numbers(record: Mapping[str, Json], name: str) -> Iterator[Named]
     path = record.get("path")
     subject = path if isinstance(path, str) else name
     for key in _OF_CHECKPOINTS:
-        value = finite(record.get(key))
+        value = countable(record.get(key))
         if value is not None:
             yield (subject, key), Number(value=value)
-    norm = finite(record.get(_NORM))
+    norm = countable(record.get(_NORM))
     if norm is not None:
         yield (subject, _NORM), Number(value=norm, share=_NORMS)
 
@@ -123,7 +125,7 @@ def probe_numbers(record: Mapping[str, Json]) -> Iterator[Named]:
             ("free_pct", 0.0, _FREE_POINTS),
             ("inodes_free_pct", 0.0, _FREE_POINTS),
         ):
-            value = finite(mount.get(key))
+            value = countable(mount.get(key))
             if value is not None:
                 yield (f"disk {point}", key), Number(value=value, share=share, much=much)
 
@@ -134,23 +136,18 @@ def record_numbers(record: Mapping[str, Json], place: int) -> Iterator[Named]:
     label = name if isinstance(name, str) else f"record {place + 1}"
     subject = f"{kind} {label}" if isinstance(kind, str) else label
     for key, given in record.items():
-        value = finite(given)
+        value = countable(given)
         if value is not None and not _TIMES.intersection(key.lower().split("_")):
             yield (subject, key), Number(value=value, share=_ANY)
 
 
-def finite(value: Json) -> float | None:
+def countable(value: Json) -> float | None:
     """Return a number that arithmetic survives; None for anything else."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return None
-    try:
-        number = float(value)
-    except OverflowError:
-        return None
+    number = finite(value)
     # Twice as much has to be a number as well.
-    return number if math.isfinite(number) and abs(number) < 1e300 else None
+    return number if number is not None and abs(number) < 1e300 else None
 
 
 def _inside(record: Mapping[str, Json], part: str, key: str) -> float | None:
     value = record.get(part)
-    return finite(value.get(key)) if isinstance(value, dict) else None
+    return countable(value.get(key)) if isinstance(value, dict) else None

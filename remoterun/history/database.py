@@ -8,6 +8,8 @@ import zlib
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final
 
+from remoterun.store import KEY_NAME
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
@@ -168,6 +170,13 @@ def default_folder() -> Path:
     import platformdirs
 
     return platformdirs.user_state_path("remoterun")
+
+
+def own_files(folder: Path) -> Iterator[tuple[str, Path]]:
+    """Yield the files that nothing else may take the place of, with what they are."""
+    # What sqlite has not yet put into the first stands in the second; the third says what is where in that.
+    yield from (("the history", folder / f"{FILE_NAME}{part}") for part in ("", "-wal", "-shm"))
+    yield "the key that signs what is kept", folder / KEY_NAME
 
 
 def connect(folder: Path, *, create: bool) -> sqlite3.Connection:

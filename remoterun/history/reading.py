@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from remoterun.errors import ConfigError, TargetError
 from remoterun.history.alive import is_running, sweep
-from remoterun.history.database import NewerHistoryError, connect, project_name, reading
+from remoterun.history.database import NO_PROJECT, NewerHistoryError, connect, project_name, reading
 from remoterun.history.retention import before, forget
 from remoterun.history.stored import stored_records
 from remoterun.history.values import unpack_outcome, unpack_plan
@@ -26,10 +26,22 @@ if TYPE_CHECKING:
 
 LAST: Final = "last"
 """What a person may say instead of the id of the newest run."""
+_MOST_NAMED: Final = 5
 
 
 class HistoryError(ConfigError):
     """Say that the history can't be read, or has no such run."""
+
+
+class PlanError(HistoryError):
+    """Say that nobody knows any more what a run was to do: another version of remoterun planned it."""
+
+    def __init__(self, run: Kept, version: str) -> None:
+        super().__init__(
+            f"the plan of {run.run_id} can't be read any more (remoterun {version} made it): run {run.playbook} anew; "
+            f"what is still at work is fetched by `remoterun collect {run.run_id} --on TARGET`, or ended by `cancel`"
+        )
+        self.run_id = run.run_id
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -282,7 +294,7 @@ class History:
         """Return what a run was to do.
 
         Raises:
-            HistoryError: when another version of remoterun planned it.
+            PlanError: when another version of remoterun planned it.
         """
         row = self._database.execute("SELECT number, remoterun, plan FROM runs WHERE id = ?", (kept.run_id,)).fetchone()
         number, version, body = _still_there(row, kept.run_id)
@@ -293,10 +305,35 @@ class History:
         )
         plan = unpack_plan(body, packs)
         if plan is None:
-            raise HistoryError(
-                f"the plan of {kept.run_id} can't be read any more (remoterun {version} made it): start it anew"
-            )
+            raise PlanError(kept, version)
         return plan
+
+    # --- projects that have moved ---
+
+    def gone_projects(self, project: str) -> list[str]:
+        """Return the projects that are not there any more and may have been this one; see `history.moving.gone`."""
+        from remoterun.history.moving import gone
+
+        self._catch_up()
+        return gone(self._database, project)
+
+    def move(self, old: str, new: str) -> int:
+        """Let a project go on with the runs of another folder, and return how many these are.
+
+        Raises:
+            HistoryError: it has none.
+        """
+        from remoterun.history.moving import move
+
+        count = move(self._database, old, new)
+        if not count:
+            projects = self._database.execute(
+                "SELECT project FROM runs WHERE project NOT IN ('', ?, ?) GROUP BY project ORDER BY max(number) DESC",
+                (NO_PROJECT, new),
+            )
+            known = ", ".join(name for (name,) in projects.fetchmany(_MOST_NAMED)) or "none"
+            raise HistoryError(f"no run of {old} has been kept; other projects with runs, the newest first: {known}")
+        return count
 
     def forget(self, age: timedelta) -> int:
         """Remove runs that started longer ago than this and are not going on; return how many."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from shlex import quote
 from typing import TYPE_CHECKING, Final
 
 from remoterun.compare.text import Writer, moment_text, widest
@@ -28,6 +29,12 @@ _LETTERS: Final = {
     Status.NOT_STARTED: "-",
     Status.RUNNING: "r",
 }
+
+
+def former_text(project: str, former: Sequence[str]) -> str:
+    """Say how a project goes on with the history of a folder that is gone, if it was the same one."""
+    move = f"remoterun history move {quote(former[0])} --project {quote(project)}"
+    return clean(f"{former[0]} is gone, but has a history: if it was {project}, go on with that by `{move}`")
 
 
 def trails_text(trails: Sequence[Trail], *, width: int, color: bool, verbose: int = 0) -> str:

@@ -105,6 +105,17 @@ def plain(value: object, depth: int = 0) -> Json:
     raise TypeError(f"{type(value).__name__} is no JSON value")
 
 
+def finite(value: Json) -> float | None:
+    """Return a value that is a number, but for NaN and infinities; None for anything else."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    try:
+        number = float(value)
+    except OverflowError:
+        return None
+    return number if math.isfinite(number) else None
+
+
 def to_json(run: Run) -> bytes:
     """Write a run as one JSON document in ASCII, ended by a newline."""
     return b"".join(json_pieces(run))

@@ -12,14 +12,14 @@ from remoterun.errors import clean
 from remoterun.model import Outcome, RunStatus, Severity, Status
 from remoterun.model.times import seconds_of
 from remoterun.records import dataclass
-from remoterun.report.documents import plain
+from remoterun.report.documents import finite, plain
 from remoterun.report.rows import is_checkpoint
 from remoterun.report.text import clip
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from remoterun.model import Json, Run
+    from remoterun.model import Run
 
 _METRICS: Final[Mapping[str, str]] = {
     "remoterun_run_started_timestamp_seconds": "When the last run of a playbook began.",
@@ -146,7 +146,7 @@ def _target_samples(outcomes: Sequence[Outcome], now: float) -> Iterator[_Sample
         verdict = record.get("verdict")
         known = verdict if isinstance(verdict, str) and verdict in verdicts else "unchecked"
         verdicts[known] += 1
-        checkpoint = _Newest(step=_number(record.get("step")), written=seconds_of(record.get("mtime")))
+        checkpoint = _Newest(step=finite(record.get("step")), written=seconds_of(record.get("mtime")))
         newest = checkpoint if newest is None or checkpoint.order > newest.order else newest
     if newest is None:
         return
@@ -158,13 +158,3 @@ def _target_samples(outcomes: Sequence[Outcome], now: float) -> Iterator[_Sample
         yield "remoterun_newest_checkpoint_timestamp_seconds", (), newest.written
         # The clock of a target may be ahead of ours.
         yield "remoterun_newest_checkpoint_age_seconds", (), max(now - newest.written, 0.0)
-
-
-def _number(value: Json) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return None
-    try:
-        number = float(value)
-    except OverflowError:
-        return None
-    return number if math.isfinite(number) else None

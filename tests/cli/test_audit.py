@@ -22,7 +22,7 @@ from remoterun.audit.document import audit_schema
 from remoterun.history import History, HistoryError
 from tests.support.lab import wait_for
 from tests.support.programs import lacking
-from tests.support.project import Project, Result, end, strict_json
+from tests.support.project import REMOTERUN, Project, Result, end, strict_json
 from tests.support.receiver import Receiver, receiving
 from tests.support.reports import failures, metric, page_data
 
@@ -50,6 +50,12 @@ def run(ctx):
             ctx.emit({"kind": "checkpoint", "name": name, "path": os.path.join(folder, name), "verdict": "ok"})
             if said:
                 ctx.finding("LK001", "bad", name, said)
+"""
+# Tells a number that a file holds.
+MEASURE = """\
+def run(ctx):
+    with open(ctx.params["file"]) as file:
+        ctx.emit({"kind": "loss", "name": "train", "value": float(file.read())})
 """
 AUDIT = "playbooks: [look]\n"
 ALERTS = "alerts: {to: {chat: {file: chat.url}}}\n"
@@ -105,6 +111,28 @@ class Fleet:
         process = self.start(*words)
         stdout, stderr = process.communicate(timeout=120)
         return Result(status=process.returncode, stdout=stdout, stderr=stderr.decode())
+
+    def moves(self, place: str) -> Path:
+        """Move the project's folder to another place, and return where it was."""
+        before = self.folder
+        self.folder = before.parent / place
+        self.folder.parent.mkdir(parents=True, exist_ok=True)
+        before.rename(self.folder)
+        self.project = Project(folder=self.folder)
+        return before
+
+    def history(self, *words: str) -> Result:
+        return self._run("history", *words, "--project", str(self.folder))
+
+    def looks(self, *words: str) -> tuple[int, str]:
+        """Look back at runs; return the exit status, and what is said beside the result."""
+        result = self._run(*words)
+        return result.status, result.stderr
+
+    def _run(self, *words: str) -> Result:
+        argv = [*REMOTERUN, *words]
+        done = subprocess.run(argv, env=self.environment, cwd="/", capture_output=True, timeout=60, check=False)
+        return Result(status=done.returncode, stdout=done.stdout, stderr=done.stderr.decode())
 
     def hide(self, module: str) -> None:
         """Let a module be missing."""
@@ -280,6 +308,30 @@ def test_a_run_by_hand_changes_nothing(fleet: Fleet, chat: Receiver) -> None:
     assert chat.bodies == ["new: two: step_2: LK001 bad: 3 NaN in w"]
 
 
+def test_how_far_numbers_may_move_is_the_same_everywhere(fleet: Fleet) -> None:
+    fleet.project.payload(
+        "measure", MEASURE, params={"file": {"type": "path", "default": "/", "help": "What to read."}}
+    )
+    (fleet.folder / "playbooks").mkdir()
+    (fleet.folder / "playbooks" / "measure.yaml").write_text(
+        f"targets: [one]\nsteps: [{{payload: measure, params: {{file: {fleet.folder}/loss}}}}]\n"
+    )
+    fleet.says("playbooks: [measure]\ntolerance: [50%, 'loss *.value=60%']\nreports: {json: audit.json}\n")
+    for value in (100, 230):
+        (fleet.folder / "loss").write_text(str(value))
+        assert fleet.audit() == Result(status=0, stdout=b"", stderr="")
+    assert fleet.looks("diff") == (0, "")
+    fleet.says("playbooks: [measure]\n")
+    assert fleet.looks("diff") == (1, "")
+    fleet.says("playbooks: [measure]\ntolerance: much\n")
+    assert fleet.looks("diff", "--tolerance", "60%") == (0, "")
+    status, said = fleet.looks("diff")
+    assert (status, "what it says of tolerances does not count" in said) == (1, True)
+    fleet.says("playbooks: [measure]\n")
+    (fleet.folder / "loss").write_text("500")
+    assert "1 moved number. Moved: one: value of loss train is 500, was 230. More" in text(fleet.audit())
+
+
 def test_old_runs_are_forgotten_and_nothing_is_told_again(fleet: Fleet, chat: Receiver) -> None:
     fleet.says(AUDIT + ALERTS + "keep: 1d\n")
     fleet.save("two", "step_2", "3 NaN in w")
@@ -291,6 +343,37 @@ def test_old_runs_are_forgotten_and_nothing_is_told_again(fleet: Fleet, chat: Re
         assert fleet.runs() == 1
     assert fleet.audit() == Result(status=1, stdout=b"", stderr="")
     assert chat.bodies == ["new: two: step_2: LK001 bad: 3 NaN in w"]
+
+
+def test_a_project_that_has_moved_goes_on_with_what_people_know(fleet: Fleet, chat: Receiver) -> None:
+    data = fleet.folder.parent / "data"
+    (fleet.folder / "inventory.yaml").write_text(INVENTORY.replace("FOLDER", str(data)))
+    for name in ("one", "two"):
+        shutil.copytree(fleet.folder / name, data / name)
+    (data / "two" / "step_2").write_text("3 NaN in w")
+    fleet.says(AUDIT + ALERTS)
+    fleet.audit()
+
+    old = fleet.moves("elsewhere")
+    unknown = fleet.audit()
+    said = (
+        f"{old} is gone, but has a history: if it was {fleet.folder}, go on with that by `remoterun history move {old}"
+    )
+    assert said in text(unknown)
+    told = "new: two: step_2: LK001 bad: 3 NaN in w"
+    assert chat.bodies == [told, told]
+
+    assert fleet.history("move", str(old)).stdout.decode() == f"1 run is of {fleet.folder} now, which {old} had\n"
+    assert fleet.audit() == Result(status=1, stdout=b"", stderr="")
+    old = fleet.moves("yet/another/place")
+    assert f"go on with that by `remoterun history move {old} --project {fleet.folder}`" in fleet.history().stderr
+    assert fleet.history("move", str(old)).stdout.decode() == f"3 runs are of {fleet.folder} now, which {old} had\n"
+    assert fleet.history("move", str(old)).status == 2
+    assert fleet.audit() == Result(status=1, stdout=b"", stderr="")
+    (data / "two" / "step_2").unlink()
+    fleet.audit()
+    assert len(chat.bodies) == 3
+    assert chat.bodies[2].startswith("cleared: two")
 
 
 # --- alone ------------------------------------------------------------------------------------------------------------

@@ -130,6 +130,21 @@ def test_projects_with_targets_of_the_same_names_are_told_apart(project: Project
     assert _cli("history", "--project", str(tmp_path)).status == 2
 
 
+def test_where_a_history_may_go_on_is_said(project: Project, tmp_path: Path) -> None:
+    state, old, here = tmp_path / "state/remoterun", str(tmp_path / "old place"), str(project.folder)
+    for day, where in enumerate((old, old, here)):
+        keep(state, run(day, audited("kpro6/200", [1])), project=where)
+    said = f"{old} is gone, but has a history: if it was {here}, go on with that by `remoterun history move '{old}' "
+    assert said in _cli("history").stderr
+    assert said in _cli("diff").stderr
+    assert said in _cli("diff", "--project", here).stderr
+    assert said not in _cli("history", "--project", str(tmp_path)).stderr
+    assert _cli("history", "move", old, "--project", here).status == 0
+    after = _cli("history"), _cli("diff")
+    assert [(result.status, result.stderr) for result in after] == [(0, "")] * 2
+    assert _cli("history", "move", here, "--project", here).status == 2
+
+
 def test_the_result_goes_to_a_file_whole_or_not_at_all(project: Project, tmp_path: Path) -> None:
     _audit(project)
     _save(tmp_path / "one/step_200/checkpoint.pt", 200)

@@ -139,6 +139,16 @@ def test_two_projects_in_one_crontab(desk: Desk, tmp_path: Path) -> None:
     assert str(tmp_path / "other") in desk.table.read_text()
 
 
+def test_what_was_installed_for_a_folder_that_is_gone_can_be_removed(desk: Desk, tmp_path: Path) -> None:
+    desk.has("crontab", CRONTAB)
+    desk.table.write_text(OTHERS)
+    desk.run("install", "--cron")
+    desk.project.rename(tmp_path / "elsewhere")
+    assert desk.run("install", "--cron").status == 2
+    assert desk.run("remove", "--cron").status == 0
+    assert desk.table.read_text() == OTHERS
+
+
 @pytest.mark.parametrize("torn", ["begin", "end", "twice"])
 def test_a_torn_crontab_is_left_alone(desk: Desk, torn: str) -> None:
     desk.has("crontab", CRONTAB)

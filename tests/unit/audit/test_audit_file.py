@@ -15,6 +15,7 @@ from remoterun.audit import crontab, systemd
 from remoterun.audit.file import REPORTS, EventKind, ExitOn, Settings, audit_file_schema, load_settings
 from remoterun.audit.schedule import Schedule, schedule_name
 from remoterun.audit.words import NAMES, TEMPLATES
+from remoterun.compare.numbers import Tolerance
 from remoterun.errors import ConfigError
 from remoterun.inventory.yamlfile import parse
 from remoterun.model import Json, SecretSource, Severity
@@ -24,6 +25,7 @@ playbooks: [check-ckpt, probe]
 splay: 5m
 keep: 30d
 exit_on: changed
+tolerance: [5%, weight_norm=0.5%]
 reports: {json: out/audit.json, html: out/audit.html, metrics: /var/lib/x/remoterun.prom, junit: out/audit.xml}
 alerts:
   to: {chat: {env: CHAT_URL}, mail: {file: mail.url}, pager: {command: [pass, show, pager]}}
@@ -59,18 +61,34 @@ def test_a_report_has_a_file_of_its_own(tmp_path: Path) -> None:
         f"reports.json: {out}/new is the file of the report html already",
         f"reports.junit: {out}/one.xml is the file of the report metrics already",
     ]
-    for name in ("audit.yaml", "./inventory.yaml", "playbooks/probe.yaml", "mail.url"):
+
+
+def test_no_report_takes_the_place_of_a_file_that_is_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    (tmp_path / "playbooks").mkdir()
+    (tmp_path / "playbooks" / "other.yml").touch()
+    for name, what in {
+        "audit.yaml": "the audit's settings",
+        "./inventory.yaml": "the inventory",
+        "playbooks/probe.yaml": "the playbook probe",
+        "playbooks/other.yml": "the playbook other",
+        "mail.url": "the URL of mail",
+        "state/remoterun/history.sqlite3": "the history",
+        "state/remoterun/history.sqlite3-wal": "the history",
+        "state/remoterun/key": "the key that signs what is kept",
+    }.items():
         (only,) = problems(
             tmp_path,
             f"playbooks: [probe@1]\nreports: {{html: {name}}}\nalerts: {{to: {{mail: {{file: mail.url}}}}}}\n",
         )
-        assert f"is a file that audits read ({Path(name).name}) already" in only
+        assert f"is the file of {what} already" in only
 
 
 def test_all_of_it(tmp_path: Path) -> None:
     settings = load(tmp_path, WHOLE)
     assert settings.playbooks == ("check-ckpt", "probe")
     assert (settings.splay_s, settings.keep_s, settings.exit_on) == (300.0, 30 * 86400.0, ExitOn.CHANGED)
+    assert settings.tolerances == (Tolerance(None, share=0.05), Tolerance("weight_norm", share=0.005))
     out = tmp_path / "out"
     assert settings.reports == {
         "json": f"{out}/audit.json",
@@ -136,6 +154,8 @@ alerts:
         ("playbooks: [probe]\nexit_on: change\n", "did you mean changed?"),
         ("playbooks: [probe]\nsplay: 5\n", "5 is not a duration"),
         ("playbooks: [probe]\nsplay: 31d\n", "31d is too long"),
+        ("playbooks: [probe]\ntolerance: [much]\n", "tolerance.0: 'much' is neither a share like 5%"),
+        ("playbooks: [probe]\ntolerance: 5%\n", "tolerance: must be a list"),
     ],
 )
 def test_one_problem(tmp_path: Path, text: str, said: str) -> None:
