@@ -11,7 +11,7 @@ from remoterun.compare import FindingChange, Kind
 from remoterun.errors import clean
 from remoterun.model import Severity
 from remoterun.records import dataclass
-from remoterun.report.text import clip
+from remoterun.report.text import clip, without_place
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -145,7 +145,7 @@ def _silent(known: dict[str, Event], difference: Difference, answered: AbstractS
             playbook=_short(difference.playbook),
             target=_short(silence.target),
             name=_short(silence.name or ""),
-            message=_short(silence.message or silence.status.value),
+            message=_short(without_place(silence.message, silence.target) or silence.status.value),
             count=silence.runs,
             since=silence.since.at,
         )

@@ -10,7 +10,7 @@ from remoterun.compare.model import CheckpointChange, FactChange, FindingChange,
 from remoterun.errors import clean
 from remoterun.model import Severity
 from remoterun.report.rows import SEVERITY_STYLE
-from remoterun.report.text import Page, Span, Style, cells, human_bytes, pad, plural
+from remoterun.report.text import Page, Span, Style, cells, human_bytes, pad, plural, without_place
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -217,7 +217,8 @@ class Writer:
         spans = [Span(word, style), Span(f" {lasted}" if lasted else "", "dim")]
         spans += [Span("  "), Span(code, "bold")] if code else []
         # The message of several may name the first of them.
-        self._line(targets, *spans, Span(f": {message}" if message and len(targets) == 1 else ""))
+        said = without_place(message, targets[0]) if len(targets) == 1 else ""
+        self._line(targets, *spans, Span(f": {said}" if said else ""))
 
     def _line(self, targets: tuple[str, ...], *spans: Span, again: bool = False) -> None:
         """Add what holds for some targets; `again` when the line above is of the same."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from remoterun.errors import clean
 from remoterun.report.documents import plain
-from remoterun.report.text import human_bytes, human_seconds
+from remoterun.report.text import clip, human_bytes, human_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -18,6 +19,8 @@ _SIZES: Final = frozenset(
 _SIZED_LIMITS: Final = frozenset({"memlock", "stack", "core"})
 _POINT: Final = 24
 """Cells for the place of a mount, so that its row fits 80 columns; -v tells it whole."""
+_NOTES: Final = 60
+"""Cells for what is the matter with it; likewise."""
 
 
 def is_probe(record: Mapping[str, Json]) -> bool:
@@ -125,7 +128,7 @@ def _disk(mount: Mapping[str, Json]) -> dict[str, Json]:
         "type": mount.get("fstype"),
         "free": _size(mount.get("available")),
         "size": _size(mount.get("total")),
-        "notes": notes or None,
+        "notes": clip(clean(notes), _NOTES) or None,
     }
 
 

@@ -21,6 +21,8 @@ from remoterun.report.text import (
     human_seconds,
     pad,
     plural,
+    render,
+    wrap,
 )
 
 if TYPE_CHECKING:
@@ -36,6 +38,8 @@ MAX_SKIPPED: Final = 5
 """Files named that a summary says were not checked, without -v."""
 MAX_ITEMS: Final = 16
 """Items shown of a list inside a record without -v."""
+_NARROWEST: Final = 16
+"""Cells of a last column that is wrapped."""
 
 SEVERITY_STYLE: Final[dict[Severity, Style]] = {Severity.INFO: "dim", Severity.SUSPECT: "warn", Severity.BAD: "bad"}
 _VERDICT_STYLE: Final[dict[str, Style]] = {
@@ -320,7 +324,10 @@ def _values(value: Json, key: str, width: int) -> Iterator[str]:
 
 
 def _columns(items: Sequence[Json], width: int) -> list[str]:
-    """Line up several objects of the same keys under a head; nothing when they differ or are too wide."""
+    """Line up several objects of the same keys under a head; nothing when they differ or are too wide.
+
+    The last column is wrapped where that makes room for the others.
+    """
     objects = [item for item in items if isinstance(item, dict)]
     keys = list(objects[0])
     if len(objects) < max(len(items), 2) or any(list(item) != keys for item in objects):
@@ -330,9 +337,17 @@ def _columns(items: Sequence[Json], width: int) -> list[str]:
         *([clean(scalar(value, key)) for key, value in item.items()] for item in objects),
     ]
     widths = [max(cells(text) for text in column) for column in zip(*grid, strict=True)]
-    if sum(widths) + 2 * len(widths) > width:
+    *firsts, last = widths
+    room = width - sum(firsts) - 2 * len(widths)
+    if room < min(last, _NARROWEST):
         return []
-    return ["  ".join(pad(text, size) for text, size in zip(row, widths, strict=True)) for row in grid]
+    lines: list[str] = []
+    for *row, text in grid:
+        head = "".join(f"{pad(cell, size)}  " for cell, size in zip(row, firsts, strict=True))
+        for part in list(wrap([Span(text)], room)) or [[]]:
+            lines.append(f"{head}{render(part, color=False)}")
+            head = " " * cells(head)
+    return lines
 
 
 def _outline(value: Json) -> Iterator[str]:

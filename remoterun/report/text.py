@@ -274,6 +274,12 @@ def human_seconds(seconds: float) -> str:
     return f"{minutes}m {rest:02}s" if minutes < 60 else f"{minutes // 60}h {minutes % 60:02}m"
 
 
+def without_place(message: str, target: str) -> str:
+    """Return the message of a target without that or its host in front of it, for where it stands already."""
+    host = target.partition("/")[0]
+    return message.removeprefix(f"{target}: ").removeprefix(f"{host}: ")
+
+
 def plural(count: int, noun: str, many: str | None = None) -> str:
     """Write a count with its noun: ``1 record``, ``2 records``; `many` for a plural that is not made by an s."""
     return f"{count} {noun if count == 1 else many or noun + 's'}"

@@ -311,6 +311,30 @@ def test_a_probe_tells_what_matters_in_units_that_people_use() -> None:
         assert line in whole
 
 
+def test_what_is_the_matter_with_a_disk_is_wrapped_in_its_own_column() -> None:
+    disk: dict[str, Json] = {"point": "/workspace/checkpoints", "fstype": "nfs4", "total": 9e12, "available": 1e12}
+    hung: dict[str, Json] = {
+        **disk,
+        "point": "/mnt/old",
+        "state": "no answer",
+        "error": "ls: the server 10.1.2.9 is gone",
+    }
+    probe: dict[str, Json] = {"kind": "probe", "mounts": [{**disk, "state": "ok"}, {**hung, "available": None}]}
+    assert lines_of(ok("kpro6/200", probe), width=74)[2:7] == [
+        "  disks  point                   type  free    size    notes",
+        "         /workspace/checkpoints  nfs4  1.0 TB  9.0 TB  -",
+        "         /mnt/old                nfs4  -       9.0 TB  no answer, ls:",
+        "                                                       the server",
+        "                                                       10.1.2.9 is gone",
+    ]
+    # Where there is no room for that either, each is told by keys and values.
+    assert "point=/mnt/old  type=nfs4" in "\n".join(lines_of(ok("kpro6/200", probe), width=50))
+    long = {**hung, "error": "gone " * 40}
+    told = lines_of(ok("kpro6/200", {**probe, "mounts": [disk, long]}))
+    assert "".join(told).count("gone") < 12
+    assert "".join(lines_of(ok("kpro6/200", {**probe, "mounts": [disk, long]}), verbose=1)).count("gone") == 40
+
+
 def test_a_probe_of_many_disks_and_gpus_stands_in_columns_of_a_narrow_terminal() -> None:
     card: dict[str, Json] = {
         "name": "NVIDIA A100-SXM4-80GB",

@@ -106,7 +106,7 @@ def test_a_target_is_told_after_so_many_times() -> None:
     assert told_of(runs, replace(ALERTS, unreachable_after=1)) == [["unreachable a"], [], [], []]
     assert told_of(runs, replace(ALERTS, unreachable_after=4)) == [[], [], [], ["unreachable a"]]
     count = tell(Told(), compare(runs[2], runs[3], runs[:2]), runs[3], ALERTS)[1][0]
-    assert (count.count, count.since, count.message) == (4, "2026-03-01T02:00:00.000Z", "a: nothing listens.")
+    assert (count.count, count.since, count.message) == (4, "2026-03-01T02:00:00.000Z", "nothing listens.")
 
 
 def test_a_target_that_is_not_asked_any_more_stays_as_it_is_known() -> None:
@@ -199,3 +199,19 @@ def test_what_targets_say_is_made_clean(said: str) -> None:
         assert event.subject == clean(event.subject)
         json.dumps(event.document()).encode()
         event.message.encode()
+
+
+@pytest.mark.parametrize(
+    ("message", "said"),
+    [
+        ("kpro7/300: nothing listens", "nothing listens"),
+        ("kpro7: nothing listens", "nothing listens"),
+        ("kpro7 hung up", "kpro7 hung up"),
+        ("kpro7: ", "unreachable"),
+    ],
+)
+def test_a_line_names_its_target_once(message: str, said: str) -> None:
+    gone = replace(silent("kpro7/300"), error=error("connect_refused", message))
+    (run,) = row([gone])
+    _, (event,) = tell(Told(), compare(None, run), run, replace(ALERTS, unreachable_after=1))
+    assert event.message == said
