@@ -17,6 +17,7 @@ from remoterun.events import Event, OutcomeReady, RecordArrived, RunFinished, Ru
 from tests.docs.generate import DOCS
 from tests.support.lab import wait_for
 from tests.support.project import Project, strict_json
+from tests.support.started import Started
 
 INVENTORY = f"""\
 defaults: {{python: {sys.executable}}}
@@ -293,20 +294,18 @@ every_way = pytest.mark.parametrize("way", WAYS)
 
 def interrupted(project: Project, program: str, payload: str, *after: bytes) -> list[bytes]:
     """Press Ctrl-C after each of these lines of a program, and return the lines that are no records."""
-    argv = [sys.executable, "-c", program, payload]
-    with subprocess.Popen(argv, cwd=project.folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
-        assert process.stdout
+    with Started([sys.executable, "-c", program, payload], cwd=project.folder) as command:
         for line in after:
-            next(said for said in process.stdout if said == line)
-            process.send_signal(signal.SIGINT)
-        stdout, stderr = process.communicate(timeout=60)
-    assert (process.returncode, stderr) == (0, b"")
-    return [line for line in stdout.splitlines() if not line.startswith(b"record")]
+            command.says(b"^%s$" % line)
+            command.send(signal.SIGINT)
+        result = command.result()
+    assert (result.status, result.stderr) == (0, ""), result
+    return [line for line in result.stdout.splitlines() if not line.startswith(b"record")]
 
 
 @every_way
 def test_one_ctrl_c_ends_a_run_in_an_orderly_way(project: Project, way: str) -> None:
-    said = interrupted(project, CALLER % WAYS[way], "slow", b"record 1\n")
+    said = interrupted(project, CALLER % WAYS[way], "slow", b"record 1")
     assert said == [b"cancelled 0", b"interrupted"]
 
 
@@ -315,15 +314,15 @@ def test_a_task_that_is_to_end_starts_nothing(project: Project) -> None:
     early = "async def inside():\n    print('early', flush=True)\n    sys.stdin.read()\n    play()\n"
     program = CALLER.replace("async def inside():\n    play()\n", early) % WAYS["asyncio.run"]
     argv = [sys.executable, "-c", program, "slow"]
-    with subprocess.Popen(
-        argv, cwd=project.folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    ) as process:
-        assert process.stdout
-        assert process.stdout.readline() == b"early\n"
-        process.send_signal(signal.SIGINT)
-        pending = Path(f"/proc/{process.pid}/status")
+    with Started(argv, cwd=project.folder, stdin=subprocess.PIPE) as command:
+        command.says(b"^early$")
+        command.send(signal.SIGINT)
+        pending = Path(f"/proc/{command.pid}/status")
         wait_for(lambda: "\nShdPnd:\t0000000000000000\n" in pending.read_text("ascii"), "the signal to be taken")
-        assert process.communicate(timeout=60) == (b"interrupted\n", b"")
+        assert command.process.stdin
+        command.process.stdin.close()
+        result = command.result()
+    assert (result.stdout, result.stderr) == (b"early\ninterrupted\n", "")
 
 
 def test_ctrl_c_while_the_loop_is_being_made_starts_nothing(project: Project) -> None:
@@ -343,7 +342,7 @@ asyncio.set_event_loop_policy(Policy())
 @pytest.mark.parametrize("way", [way for way in WAYS if way != "awaited"])
 def test_a_second_ctrl_c_leaves_at_once_and_without_a_word(project: Project, way: str) -> None:
     project.payload("stubborn", STUBBORN)
-    said = interrupted(project, CALLER % WAYS[way], "stubborn", b"record 1\n", b"record 2\n")
+    said = interrupted(project, CALLER % WAYS[way], "stubborn", b"record 1", b"record 2")
     assert said == [b"cancelled None", b"interrupted"]
 
 
@@ -354,7 +353,7 @@ def listen(event):
     if isinstance(event, RecordArrived):
         for _ in range(3):
             signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
-            time.sleep(0.2)  # signals that come at once count as one
+            time.sleep(0.5)  # signals that come at once count as one
         time.sleep(60)
 """
     program = CALLER.replace("def play():", f"{hangs}\ndef play():") % WAYS[way]
@@ -365,8 +364,16 @@ def test_a_handler_of_the_caller_s_own_is_left_alone(project: Project) -> None:
     # Not by print, in which it may come.
     own = "import os\nsignal.signal(signal.SIGINT, lambda *_: os.write(1, b'pressed\\n'))\n"
     program = CALLER.replace("\ndef listen", f"\n{own}\ndef listen", 1) % "play()"
-    project.payload("brief", "import time\ndef run(ctx):\n    ctx.emit({'n': 1})\n    time.sleep(1)\n")
-    assert interrupted(project, program, "brief", b"record 1\n") == [b"pressed", b"ok 0"]
+    go = project.folder / "go"
+    waits = f"import os, time\ndef run(ctx):\n    ctx.emit({{'n': 1}})\n    while not os.path.exists({str(go)!r}):"
+    project.payload("waits", f"{waits} time.sleep(0.01)\n")
+    with Started([sys.executable, "-c", program, "waits"], cwd=project.folder) as command:
+        command.says(b"^record 1$")
+        command.send(signal.SIGINT)
+        command.says(b"^pressed$")
+        go.touch()
+        result = command.result()
+    assert (result.status, result.stdout, result.stderr) == (0, b"record 1\npressed\nok 0\n", "")
 
 
 @pytest.mark.usefixtures("project")

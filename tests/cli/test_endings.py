@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import re
 import signal
 import struct
 import subprocess
@@ -12,8 +11,6 @@ import sys
 import termios
 from collections.abc import Iterator
 from pathlib import Path
-from threading import Thread
-from typing import IO
 
 import jsonschema
 import psutil
@@ -23,7 +20,8 @@ from remoterun import report
 from remoterun.errors import Problem
 from remoterun.model import RunStatus
 from tests.support.lab import wait_for
-from tests.support.project import REMOTERUN, Project, Result, end, strict_json
+from tests.support.project import REMOTERUN, Project, Result, strict_json
+from tests.support.started import Started
 
 INVENTORY = f"""\
 defaults: {{python: {sys.executable}}}
@@ -110,11 +108,12 @@ def _maps(pid: int) -> int:
 
 def stopped(endless: Endless, number: int, further: int, *words: str) -> Result:
     """Start a command line and stop it when it has loaded that much since its first line, or waits at its inventory."""
-    process = endless.project.start(*words)
-    wait_for(lambda: _handles(process.pid, signal.SIGTERM), "the first line")
-    first = _maps(process.pid)
-    wait_for(lambda: endless.is_read_by(process.pid) or _maps(process.pid) >= first + further, "the start to get on")
-    return end(process, number)
+    with Started(endless.project.argv(*words)) as command:
+        wait_for(lambda: _handles(command.pid, signal.SIGTERM), "the first line")
+        first = _maps(command.pid)
+        further_on = first + further
+        wait_for(lambda: endless.is_read_by(command.pid) or _maps(command.pid) >= further_on, "the start to get on")
+        return command.end(number)
 
 
 @both_signals
@@ -154,10 +153,10 @@ def test_a_signal_that_finds_no_reader_leaves_all_the_same(endless: Endless) -> 
     reader, writer = os.pipe()
     os.close(reader)
     argv = endless.project.argv("play", "probe", "--output", "json")
-    with subprocess.Popen(argv, stdout=writer, stderr=subprocess.PIPE, start_new_session=True) as process:
+    with Started(argv, stdout=writer) as command:
         os.close(writer)
-        wait_for(lambda: endless.is_read_by(process.pid), "the plan to be made")
-        result = end(process)
+        wait_for(lambda: endless.is_read_by(command.pid), "the plan to be made")
+        result = command.end()
     assert (result.status, result.stderr) == (130, "remoterun: interrupted before anything was started\n")
 
 
@@ -168,11 +167,11 @@ def test_a_demo_that_is_stopped_before_its_play_clears_up_and_says_so_once(
 ) -> None:
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
     argv = [*REMOTERUN, "demo", "--output", "json"]
-    with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment) as process:
-        wait_for(lambda: _handles(process.pid, signal.SIGHUP), "the demo to begin")
-        first = _maps(process.pid)
-        wait_for(lambda: _maps(process.pid) >= first + further, "the demo to get on")
-        result = end(process, number)
+    with Started(argv, env=environment) as command:
+        wait_for(lambda: _handles(command.pid, signal.SIGHUP), "the demo to begin")
+        first = _maps(command.pid)
+        wait_for(lambda: _maps(command.pid) >= first + further, "the demo to get on")
+        result = command.end(number)
     assert result.status == result.document["exit_code"] == 128 + number, result
     assert result.document["status"] == ENDINGS[number]
     assert list(tmp_path.iterdir()) == []
@@ -184,38 +183,31 @@ def test_a_demo_that_is_stopped_before_its_play_clears_up_and_says_so_once(
 @both_signals
 @pytest.mark.parametrize("form", ["json", "jsonl"])
 def test_the_document_of_a_run_that_was_stopped_says_the_exit_status(project: Project, number: int, form: str) -> None:
-    process = project.start("play", "slow", "-v", "--output", form)
-    assert process.stderr
-    read = b""
-    while b" run\n" not in read:
-        more = os.read(process.stderr.fileno(), 4096)
-        assert more, read
-        read += more
-    result = end(process, number)
+    with Started(project.argv("play", "slow", "-v", "--output", form)) as command:
+        command.says(rb" run$", on="stderr")
+        result = command.end(number)
     last = strict_json(result.stdout if form == "json" else result.stdout.splitlines()[-1])
     assert (result.status, last["exit_code"], last["status"]) == (128 + number, 128 + number, ENDINGS[number])
     jsonschema.validate(last, report.run_schema() if form == "json" else report.event_schema())
     assert last["counts"]["cancelled"] == 1
 
 
-def _waiting(stream: IO[bytes]) -> int:
-    return int(struct.unpack("i", fcntl.ioctl(stream, termios.FIONREAD, b"\0" * 4))[0])
+def _is_full(command: Started) -> bool:
+    """Tell whether the pipe of a standard output that is not read holds what it can."""
+    pipe = command.process.stdout
+    assert pipe
+    waiting = struct.unpack("i", fcntl.ioctl(pipe, termios.FIONREAD, b"\0" * 4))[0]
+    return bool(waiting >= fcntl.fcntl(pipe, fcntl.F_GETPIPE_SZ) - 4096)
 
 
 @pytest.mark.parametrize(("number", "form"), [(signal.SIGINT, "json"), (signal.SIGTERM, "jsonl")])
 def test_a_signal_while_the_result_is_read_does_not_cut_it(project: Project, number: int, form: str) -> None:
-    process = project.start("play", "big", "--quiet", "--output", form)
-    assert process.stdout
-    first = process.stdout.read(1)  # a pipe holds 64 KiB: most of the result is still to come
-    reader = Thread(target=lambda: parts.append(process.stdout.read() if process.stdout else b""))
-    parts = [first]
-    reader.start()
-    process.send_signal(number)
-    reader.join(60)
-    status = process.wait(60)
-    last = strict_json(b"".join(parts) if form == "json" else b"".join(parts).splitlines()[-1])
-    assert status == last["exit_code"]
-    process.communicate()
+    with Started(project.argv("play", "big", "--quiet", "--output", form), unread=["stdout"]) as command:
+        # Most of the result is still to come then.
+        wait_for(lambda: _is_full(command), "the result")
+        result = command.end(number)
+    last = strict_json(result.stdout if form == "json" else result.stdout.splitlines()[-1])
+    assert result.status == last["exit_code"]
 
 
 @pytest.mark.parametrize(
@@ -224,13 +216,11 @@ def test_a_signal_while_the_result_is_read_does_not_cut_it(project: Project, num
 def test_a_signal_while_the_reader_has_paused_ends_it(project: Project, number: int, form: str) -> None:
     words = ("play", "big") if form != "table" else ("exec", "--on", "here", "--", "head", "-c", "8000000", "/dev/zero")
     at = words.index("--") if "--" in words else len(words)
-    process = project.start(*words[:at], "--output", form, *words[at:])
-    assert process.stdout
-    size = fcntl.fcntl(process.stdout, fcntl.F_GETPIPE_SZ)
-    wait_for(lambda: _waiting(process.stdout) >= size - 4096, "a full pipe", limit_s=60)  # type: ignore[arg-type]
-    process.send_signal(number)
-    assert process.wait(60) == 128 + number
-    assert b"Traceback" not in process.communicate()[1]
+    with Started(project.argv(*words[:at], "--output", form, *words[at:]), unread=["stdout"]) as command:
+        wait_for(lambda: _is_full(command), "a full pipe")
+        command.send(number)
+        assert command.process.wait(60) == 128 + number
+        assert "Traceback" not in command.result().stderr
 
 
 # --- readers that pause -----------------------------------------------------------------------------------------------
@@ -263,24 +253,18 @@ else:
 def test_a_reader_that_pauses_holds_back_only_who_writes_too_much(project: Project, tmp_path: Path) -> None:
     (tmp_path / "inventory.yaml").write_text(f"{INVENTORY}  there: {{transport: local}}\n", "utf-8")
     (tmp_path / "unequal.py").write_text(UNEQUAL, "utf-8")
-    process = project.start("run", str(tmp_path / "unequal.py"), "--on", "all", "-v", "--", str(tmp_path))
-    assert process.stderr
-    assert process.stdout
-    # Standard output is not read before one of the two has ended.
-    ended = next(line for line in process.stderr if re.match(rb"(here|there) +ok", line))
-    memory = psutil.Process(process.pid).memory_info().rss
-    rest: list[bytes] = []
-    reader = Thread(target=lambda: rest.extend(process.stderr or ()))
-    reader.start()
-    lines = process.stdout.read().splitlines()
-    assert process.wait(60) == 0
-    reader.join(60)
+    argv = project.argv("run", str(tmp_path / "unequal.py"), "--on", "all", "-v", "--", str(tmp_path))
+    with Started(argv, unread=["stdout"]) as command:
+        # Standard output is not read before one of the two has ended.
+        ended = command.says(rb"^(here|there) +ok", on="stderr", limit_s=120)
+        memory = psutil.Process(command.pid).memory_info().rss
+        result = command.result(limit_s=120)
+    assert result.status == 0
+    lines = result.stdout.splitlines()
     quiet = ended.split()[0]
     assert [line for line in lines if line.startswith(quiet)] == [quiet.ljust(5) + b" | quiet to the end"]
     assert sum(line.endswith(LINE.encode()) for line in lines) == LINES
     assert memory < 160 << 20
-    process.stdout.close()
-    process.stderr.close()
 
 
 # --- readers that leave, full disks, closed streams -------------------------------------------------------------------
@@ -315,12 +299,12 @@ def placed(project: Project, words: list[str]) -> list[str]:
 def test_a_reader_that_has_left_ends_it_with_141(project: Project, words: list[str]) -> None:
     reader, writer = os.pipe()
     os.close(reader)
-    with subprocess.Popen(placed(project, words), stdout=writer, stderr=subprocess.PIPE) as process:
+    with Started(placed(project, words), stdout=writer) as command:
         os.close(writer)
-        told = process.communicate(timeout=60)[1].decode()
-    assert process.returncode == 141, told
-    assert "Traceback" not in told
-    assert "rror" not in told
+        result = command.result()
+    assert result.status == 141, result
+    assert "Traceback" not in result.stderr
+    assert "rror" not in result.stderr
 
 
 def _told_unwritten(result: Result, reason: str) -> None:
@@ -390,11 +374,12 @@ sys.exit(run(["play", "hello", "--output", "json"], Broken()))
 """
 
 
-def test_a_bug_is_one_line_and_a_file() -> None:
-    done = subprocess.run([sys.executable, "-c", BROKEN], capture_output=True, timeout=60, check=False)
+def test_a_bug_is_one_line_and_a_file(tmp_path: Path) -> None:
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", BROKEN], capture_output=True, timeout=60, check=False, env=environment)
     told = done.stderr.decode()
     assert (done.returncode, told.count("\n")) == (4, 1)
     assert strict_json(done.stdout)["status"] == "error"
-    path = Path(told.strip().rpartition(" ")[2])
+    (path,) = tmp_path.iterdir()
+    assert told.endswith(f" {path}\n")
     assert "broken on purpose" in path.read_text("utf-8")
-    path.unlink()

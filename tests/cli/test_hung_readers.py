@@ -5,16 +5,15 @@ from __future__ import annotations
 import os
 import select
 import signal
-import subprocess
 import sys
 from pathlib import Path
-from threading import Thread
 
 import psutil
 import pytest
 
 from tests.support.lab import wait_for
-from tests.support.project import Project, Result, end, strict_json
+from tests.support.project import Project
+from tests.support.started import Started
 
 INVENTORY = f"""\
 defaults: {{python: {sys.executable}}}
@@ -55,17 +54,16 @@ def _full(pid: int, number: int) -> bool:
         os.close(descriptor)
 
 
-def ended(process: subprocess.Popen[bytes], number: int, limit_s: float = 15) -> Result:
-    """Send a signal and collect what it gave, in far less than the minute that a reader with a pulse is given."""
-    return end(process, number, timeout=limit_s)
+# Far less than the minute that a reader with a pulse is given.
+SOON_S = 30
 
 
 def test_a_pipe_that_nobody_opens_is_nothing_that_a_signal_waits_for(project: Project, tmp_path: Path) -> None:
     fifo = tmp_path / "events"
     os.mkfifo(fifo)
-    process = project.start("play", "big", "--output", "json", "--events", str(fifo))
-    wait_for(lambda: _opens(process.pid), "the pipe to be opened")
-    result = ended(process, signal.SIGTERM)
+    with Started(project.argv("play", "big", "--output", "json", "--events", str(fifo))) as command:
+        wait_for(lambda: _opens(command.pid), "the pipe to be opened")
+        result = command.end(signal.SIGTERM, SOON_S)
     assert (result.status, result.document["exit_code"]) == (143, 143)
     assert result.stderr == "remoterun: terminated before anything was started\n"
 
@@ -81,10 +79,11 @@ def _opens(pid: int) -> bool:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_events_that_nobody_takes_hold_up_no_signal(project: Project, number: int) -> None:
     reader, writer = os.pipe()
-    process = project.start("play", "loud", "--output", "json", "--events", f"fd:{writer}", pass_fds=[writer])
-    os.close(writer)
-    wait_for(lambda: _full(process.pid, writer), "a full pipe")
-    result = ended(process, number)
+    argv = project.argv("play", "loud", "--output", "json", "--events", f"fd:{writer}")
+    with Started(argv, pass_fds=[writer]) as command:
+        os.close(writer)
+        wait_for(lambda: _full(command.pid, writer), "a full pipe")
+        result = command.end(number, SOON_S)
     os.close(reader)
     assert (result.status, result.document["exit_code"]) == (128 + number, 128 + number)
     assert result.document["counts"]["cancelled"] == 1
@@ -94,30 +93,23 @@ def test_events_that_nobody_takes_hold_up_no_signal(project: Project, number: in
 
 def test_events_that_nobody_takes_after_the_run_cost_nothing_of_its_result(project: Project) -> None:
     reader, writer = os.pipe()
-    process = project.start("play", "big", "--output", "json", "--events", f"fd:{writer}", pass_fds=[writer])
-    os.close(writer)
-    assert process.stderr
-    next(line for line in process.stderr if line.startswith(b"here "))
-    # Nothing of the run is left, so it waits for the reader.
-    wait_for(lambda: not psutil.Process(process.pid).children() and _full(process.pid, writer), "the end of the run")
-    wait_for(lambda: psutil.Process(process.pid).status() == psutil.STATUS_SLEEPING, "it to wait")
-    result = ended(process, signal.SIGTERM)
+    argv = project.argv("play", "big", "--output", "json", "--events", f"fd:{writer}")
+    with Started(argv, pass_fds=[writer]) as command:
+        os.close(writer)
+        command.says(rb"^here ", on="stderr")
+        # Nothing of the run is left, so it waits for the reader.
+        process = psutil.Process(command.pid)
+        wait_for(lambda: not process.children() and _full(command.pid, writer), "the end of the run")
+        wait_for(lambda: process.status() == psutil.STATUS_SLEEPING, "it to wait")
+        result = command.end(signal.SIGTERM, SOON_S)
     os.close(reader)
     assert result.status == result.document["exit_code"]
     assert len(result.document["outcomes"][0]["records"][0]["big"]) == 200_000
 
 
 def test_messages_that_nobody_reads_cost_nothing_of_the_document(project: Project) -> None:
-    process = project.start("play", "loud", "-vv", "--output", "json")
-    assert process.stderr
-    assert process.stdout
-    wait_for(lambda: _full(process.pid, 2), "a full pipe")
-    parts: list[bytes] = []
-    reader = Thread(target=lambda: parts.append(process.stdout.read() if process.stdout else b""))
-    reader.start()
-    process.send_signal(signal.SIGTERM)
-    assert process.wait(15) == 143
-    reader.join(15)
-    assert strict_json(parts[0])["exit_code"] == 143
-    process.stderr.close()
-    process.stdout.close()
+    with Started(project.argv("play", "loud", "-vv", "--output", "json"), unread=["stderr"]) as command:
+        wait_for(lambda: _full(command.pid, 2), "a full pipe")
+        command.send(signal.SIGTERM)
+        assert command.process.wait(SOON_S) == 143
+        assert command.result().document["exit_code"] == 143

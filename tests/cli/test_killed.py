@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.lab import wait_for
-from tests.support.project import REMOTERUN, Project, Result, end, strict_json
+from tests.support.project import REMOTERUN, Project, Result
+from tests.support.started import Started
 
 INVENTORY = f"defaults: {{python: {sys.executable}}}\nhosts:\n  here: {{transport: local}}\n"
 # It goes on for as long as there is a file that says so.
@@ -51,13 +52,9 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
     return made
 
 
-def started(project: Project, *before: str) -> subprocess.Popen[bytes]:
-    """Start a run, and wait until its payload is at work."""
-    argv = [*before, *project.argv("play", "slow", "--output", "jsonl", "--quiet")]
-    process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)
-    assert process.stdout
-    next(line for line in process.stdout if b'"record"' in line)
-    return process
+def started(project: Project, *before: str) -> Started:
+    """Start a run whose payload goes on."""
+    return Started([*before, *project.argv("play", "slow", "--output", "jsonl", "--quiet")])
 
 
 def said(*words: str) -> Result:
@@ -72,43 +69,42 @@ def _locks(tmp_path: Path) -> list[str]:
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGHUP])
 def test_a_run_whose_command_is_gone_is_cut_and_taken_up_again(project: Project, tmp_path: Path, number: int) -> None:
-    process = started(project)
-    result = end(process, number)
-    assert (result.status, result.stdout, result.stderr) == (-number, b"", "")
+    with started(project) as command:
+        record = command.says(b'"record"')
+        result = command.end(number)
+    assert (result.status, result.stdout.splitlines()[-1], result.stderr) == (-number, record, "")
     assert len(_locks(tmp_path)) == 1
     assert b" cut " in said("runs").stdout
     assert _locks(tmp_path) == []
-    follower = subprocess.Popen(
-        [*REMOTERUN, "attach", "last", "--output", "jsonl"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
-    assert follower.stdout
-    next(line for line in follower.stdout if b'"record"' in line)
-    (project.folder / "wait").unlink()
-    stdout, stderr = follower.communicate(timeout=60)
-    assert (follower.returncode, b'"survivors": 0' in stdout) == (0, True), stderr
+    with Started([*REMOTERUN, "attach", "last", "--output", "jsonl"]) as follower:
+        follower.says(b'"record"')
+        (project.folder / "wait").unlink()
+        result = follower.result()
+    assert (result.status, b'"survivors": 0' in result.stdout) == (0, True), result
     assert _locks(tmp_path) == []
 
 
 def test_a_command_under_nohup_outlives_its_terminal(project: Project) -> None:
-    process = started(project, "nohup")
-    process.send_signal(signal.SIGHUP)
-    wait_for(lambda: "ShdPnd:\t0000000000000000" in Path(f"/proc/{process.pid}/status").read_text("ascii"), "no signal")
-    (project.folder / "wait").unlink()
-    stdout, _ = process.communicate(timeout=60)
-    assert process.returncode == 0
-    assert b'"run_finished"' in stdout.splitlines()[-1]
+    with started(project, "nohup") as command:
+        command.says(b'"record"')
+        command.send(signal.SIGHUP)
+        status = Path(f"/proc/{command.pid}/status")
+        wait_for(lambda: "ShdPnd:\t0000000000000000" in status.read_text("ascii"), "no signal")
+        (project.folder / "wait").unlink()
+        result = command.result()
+    assert result.status == 0
+    assert b'"run_finished"' in result.stdout.splitlines()[-1]
 
 
 def test_a_second_ctrl_c_says_what_nobody_has_confirmed(project: Project) -> None:
     project.payload("stubborn", STUBBORN)
-    process = project.start("play", "stubborn", "--output", "jsonl")
-    assert process.stdout
-    next(line for line in process.stdout if b'"n": 1}' in line)
-    process.send_signal(signal.SIGINT)
-    next(line for line in process.stdout if b'"n": 2}' in line)
-    result = end(process)
+    with Started(project.argv("play", "stubborn", "--output", "jsonl")) as command:
+        command.says(b'"n": 1}')
+        command.send(signal.SIGINT)
+        command.says(b'"n": 2}')
+        result = command.end()
     assert result.status == 130
-    outcome = next(event for event in map(strict_json, result.stdout.splitlines()) if event["type"] == "outcome")
+    outcome = next(event for event in command.events() if event["type"] == "outcome")
     assert (outcome["status"], outcome["survivors"]) == ("cancelled", None)
     assert (
         "here has not confirmed it: it ends the payload by itself within its lease of 2m" in outcome["error"]["message"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,8 +12,8 @@ import pytest
 import remoterun
 from remoterun.model import Status
 from tests.faults.test_lease import Legs
-from tests.support.here import payload, play
-from tests.support.lab import Guest, Lab, LabHost, guest, wait_for
+from tests.support.here import play
+from tests.support.lab import Guest, Lab, LabHost, guest, send, wait_for
 from tests.support.lab.pythons import pythons
 from tests.support.project import Project, write_project
 from tests.support.watched import Watched
@@ -97,23 +96,19 @@ def _payloads(box: Guest) -> list[int]:
 def _kill_everything(box: Guest) -> None:
     doomed = [each.pid for each in box.processes()]
     # Stopped first, or one of them would see another die.
-    for number in (signal.SIGSTOP, signal.SIGKILL):
-        for pid in doomed:
-            os.kill(pid, number)
+    send(signal.SIGSTOP, *doomed)
+    send(signal.SIGKILL, *doomed)
 
 
 def _cut(host: LabHost) -> None:
-    for each in host.processes():
-        if any(word.startswith("sshd: root") for word in each.cmdline):
-            os.kill(each.pid, signal.SIGKILL)
+    sessions = [each for each in host.processes() if any(word.startswith("sshd: root") for word in each.cmdline)]
+    send(signal.SIGKILL, *(each.pid for each in sessions))
 
 
 @pytest.mark.lab
 @pytest.mark.parametrize("offset_s", [-_HOUR_S, _HOUR_S], ids=["back", "forward"])
-def test_a_time_of_day_that_jumps_ends_nothing(
-    host: LabHost, project: Project, clock: Clock, tmp_path: Path, offset_s: float
-) -> None:
-    watched = Watched(project.argv("play", "count", "--on", _ON, "--set", "pause=0.03"), tmp_path)
+def test_a_time_of_day_that_jumps_ends_nothing(host: LabHost, project: Project, clock: Clock, offset_s: float) -> None:
+    watched = Watched(project.argv("play", "count", "--on", _ON, "--set", "pause=0.06"))
     try:
         watched.until_records(_ON, 10)
         clock.set(offset_s)
@@ -126,10 +121,8 @@ def test_a_time_of_day_that_jumps_ends_nothing(
 
 
 @pytest.mark.lab
-def test_a_time_of_day_that_jumps_is_no_lease_that_has_ended(
-    host: LabHost, project: Project, clock: Clock, tmp_path: Path
-) -> None:
-    watched = Watched(project.argv("play", "count", "--on", _ON), tmp_path)
+def test_a_time_of_day_that_jumps_is_no_lease_that_has_ended(host: LabHost, project: Project, clock: Clock) -> None:
+    watched = Watched(project.argv("play", "count", "--on", _ON))
     try:
         watched.until_records(_ON, 10)
         clock.set(_HOUR_S)
@@ -143,10 +136,10 @@ def test_a_time_of_day_that_jumps_is_no_lease_that_has_ended(
 @pytest.mark.lab
 @pytest.mark.parametrize("cut", [True, False], ids=["connection lost", "connection kept"])
 def test_a_laptop_that_slept_too_long_is_told_so_whatever_its_time_of_day(
-    host: LabHost, project: Project, clock: Clock, tmp_path: Path, *, cut: bool
+    host: LabHost, project: Project, clock: Clock, *, cut: bool
 ) -> None:
     """It stands still for longer than the lease, as a program does while its machine is suspended."""
-    watched = Watched(project.argv("play", "count", "--on", _ON, "--lease", "2s"), tmp_path)
+    watched = Watched(project.argv("play", "count", "--on", _ON, "--lease", "2s"))
     try:
         watched.until_records(_ON, 10)
         watched.process.send_signal(signal.SIGSTOP)
@@ -177,15 +170,12 @@ def test_processes_of_a_target_may_have_clocks_of_their_own(tmp_path: Path) -> N
     python = tmp_path / "python"
     python.write_text(_OTHER_CLOCK.format(python=pythons()["3.11"]))
     python.chmod(0o755)
-    source = """
-        import os, time
-        for n in range(100):
-            ctx.emit({'supervisor': os.getppid(), 'n': n, 'up': time.monotonic()})
-            time.sleep(0.01)
-        """
-    outcome = play(payload(source), str(python), at_record=Legs({20, 60}))
-    assert (outcome.status, outcome.connections) == (Status.OK, 3)
-    assert [record["n"] for record in outcome.records] == list(range(100))
+    gates = tmp_path / "gates"
+    gates.mkdir()
+    legs = Legs((20, 60), gates)
+    outcome = play(legs.work, str(python), at_record=legs)
+    assert (outcome.status, outcome.connections) == (Status.OK, 3), outcome.error
+    assert [record["n"] for record in outcome.records] == list(range(200))
 
 
 # --- by looking at the code ---

@@ -19,6 +19,7 @@ from remoterun.model import ExecWork, Json, Limits, Outcome, Pack, PayloadRef, P
 from remoterun.remote import wire
 from remoterun.runner import Control
 from tests.support.here import ENDS, alive, leg, payload, play, program, wait_until
+from tests.support.lab import send
 from tests.support.lab.pythons import pythons
 from tests.support.programs import lacking
 
@@ -74,8 +75,7 @@ def _gone(pids: list[int]) -> bool:
     """Tell whether processes have ended within the time that ending them may take; end them if not."""
     if wait_until(lambda: not any(map(alive, pids)), 20):
         return True
-    for pid in filter(alive, pids):
-        os.kill(pid, signal.SIGKILL)
+    send(signal.SIGKILL, *pids)
     return False
 
 
@@ -311,10 +311,8 @@ def test_a_leg_whose_controller_left_before_asking_ends(tmp_path: Path) -> None:
 
 
 def _kill(*pids: int) -> None:
-    for pid in pids:
-        os.kill(pid, signal.SIGSTOP)
-    for pid in pids:
-        os.kill(pid, signal.SIGKILL)
+    send(signal.SIGSTOP, *pids)
+    send(signal.SIGKILL, *pids)
 
 
 @oldest_and_newest
@@ -354,8 +352,7 @@ def test_with_leg_and_supervisor_killed_at_once_the_payload_dies_and_daemons_of_
         _kill(_parent(supervisor), supervisor)
         assert wait_until(lambda: not alive(child))
         stayed.extend(filter(alive, daemons))
-        for pid in daemons:
-            os.kill(pid, signal.SIGKILL)
+        send(signal.SIGKILL, *daemons)
 
     outcome = play(payload(_STAYS), python, at_record=kill)
     assert _code(outcome) == "payload_killed"

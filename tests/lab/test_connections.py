@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import random
 import signal
 import subprocess
@@ -16,8 +15,9 @@ from typing import Any
 import pytest
 
 from tests.support.campaign import turns
-from tests.support.lab import Guest, Lab, LabHost, guest, wait_for
+from tests.support.lab import Guest, Lab, LabHost, guest, send, wait_for
 from tests.support.project import REMOTERUN, Project, Result, write_project
+from tests.support.started import Started
 
 pytestmark = pytest.mark.lab
 
@@ -30,15 +30,16 @@ def run(ctx):
         time.sleep(ctx.params["pause"])
 """
 _PAUSE = {"pause": {"type": "float", "default": 0.02, "help": "Seconds between records."}}
-# Its second half waits for a file.
-_WAITS = """\
+# It waits at each of its gates for a file.
+_GATES = (50, 100, 150)
+_WAITS = f"""\
 import os, time
 
 def run(ctx):
     for number in range(200):
-        while number == 100 and not os.path.exists("/root/go"):
+        while number in {_GATES} and not os.path.exists("/root/gate-%d" % number):
             time.sleep(0.01)
-        ctx.emit({"number": number})
+        ctx.emit({{"number": number}})
 """
 # A family that hides from whoever looks at parents, groups and sessions.
 _FAMILY = """\
@@ -64,7 +65,9 @@ def host(lab: Lab) -> LabHost:
 
 @pytest.fixture
 def project(host: LabHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
-    """Return a project of that host, with a history of its own."""
+    """Return a project of that host, with a history of its own; the gates of its guest are shut."""
+    for number in _GATES:
+        host.guest(200).path(f"/root/gate-{number}").unlink(missing_ok=True)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     made = write_project(tmp_path / "project", [host])
     made.payload("count", _COUNT, params=_PAUSE)
@@ -86,39 +89,42 @@ def _wait_until_empty(place: Guest, limit_s: float = 30) -> None:
     assert place.sh("ls -d /run/remoterun-* /dev/shm/remoterun-* /tmp/remoterun-* 2>/dev/null || true").stdout == ""
 
 
+def _open(host: LabHost, *gates: int) -> None:
+    for number in gates:
+        host.guest(200).write(f"/root/gate-{number}", "")
+
+
+def _connections(host: LabHost) -> list[int]:
+    """Find the server's half of every connection."""
+    return [each.pid for each in host.processes() if any(word.startswith("sshd: root") for word in each.cmdline)]
+
+
 def _kill_connections(host: LabHost) -> int:
     """Kill the server's half of every connection, as a crash or an impatient administrator does."""
-    sessions = [each for each in host.processes() if any(word.startswith("sshd: root") for word in each.cmdline)]
-    for each in sessions:
-        os.kill(each.pid, signal.SIGKILL)
-    return len(sessions)
+    found = _connections(host)
+    send(signal.SIGKILL, *found)
+    return len(found)
 
 
-class Lines:
-    """Read what `--output jsonl` says, a line at a time."""
+class Lines(Started):
+    """Read what `--output jsonl` says."""
 
     def __init__(self, project: Project, *words: str) -> None:
-        self.process = project.start(*words, "--output", "jsonl")
-        self.shown: list[dict[str, Any]] = []
+        super().__init__(project.argv(*words, "--output", "jsonl"))
 
     def until(self, kind: str, count: int = 1) -> None:
-        """Read until so many lines of a type were shown."""
-        assert self.process.stdout is not None
-        while sum(line["type"] == kind for line in self.shown) < count:
-            line = self.process.stdout.readline()
-            assert line, (self.shown[-3:], self.process.communicate())
-            self.shown.append(json.loads(line))
+        """Wait until so many lines of a type were shown."""
+        self.says(b'"type": "%s"' % kind.encode(), count)
 
     def finish(self) -> dict[str, Any]:
-        """Read to the end, and return the only outcome."""
-        rest, _ = self.process.communicate(timeout=180)
-        self.shown += [json.loads(line) for line in rest.splitlines(keepends=True) if line.endswith(b"\n")]
-        (outcome,) = [line for line in self.shown if line["type"] == "outcome"]
+        """Wait for the end, and return the only outcome."""
+        self.result(limit_s=180)
+        (outcome,) = [event for event in self.events() if event["type"] == "outcome"]
         return outcome
 
     def numbers(self) -> list[int]:
         """Return the records that were shown."""
-        return [line["record"]["number"] for line in self.shown if line["type"] == "record"]
+        return [event["record"]["number"] for event in self.events() if event["type"] == "record"]
 
 
 def _history(*words: str) -> Result:
@@ -128,9 +134,10 @@ def _history(*words: str) -> Result:
 
 
 def test_a_killed_connection_is_replaced(host: LabHost, project: Project) -> None:
-    lines = Lines(project, "play", "count", "--on", "cut/200")
-    lines.until("record", 30)
+    lines = Lines(project, "play", "waits", "--on", "cut/200")
+    lines.until("record", 50)
     assert _kill_connections(host)
+    _open(host, *_GATES)
     outcome = lines.finish()
     assert (outcome["status"], outcome["error"]) == ("ok", None)
     assert (outcome["connections"], outcome["resumable"]) == (2, True)
@@ -140,10 +147,11 @@ def test_a_killed_connection_is_replaced(host: LabHost, project: Project) -> Non
 
 
 def test_a_connection_is_replaced_as_often_as_it_dies(host: LabHost, project: Project) -> None:
-    lines = Lines(project, "play", "count", "--on", "cut/200")
-    for count in (10, 80, 150):
-        lines.until("record", count)
+    lines = Lines(project, "play", "waits", "--on", "cut/200")
+    for gate in _GATES:
+        lines.until("record", gate)
         assert _kill_connections(host)
+        _open(host, gate)
     outcome = lines.finish()
     assert (outcome["status"], outcome["connections"]) == ("ok", 4)
     assert lines.numbers() == list(range(200))
@@ -189,10 +197,10 @@ def test_a_controller_that_comes_too_late_is_told_of_the_lease(host: LabHost, pr
     lines = Lines(project, "play", "count", "--on", "cut/200", "--set", "pause=1", "--lease", "2s")
     lines.until("record", 2)
     # A laptop that sleeps: the program stands still, and its connection with it.
-    os.kill(lines.process.pid, signal.SIGSTOP)
+    lines.send(signal.SIGSTOP)
     _kill_connections(host)
     _wait_until_empty(host.guest(200))
-    os.kill(lines.process.pid, signal.SIGCONT)
+    lines.send(signal.SIGCONT)
     outcome = lines.finish()
     assert (outcome["status"], outcome["error"]["code"]) == ("lost", "lease_expired")
     assert outcome["error"]["limit"] == {"name": "lease", "value_s": 2.0, "key": "limits.lease"}
@@ -227,9 +235,7 @@ def _kill_some_time(lines: Lines, chance: random.Random, *, at_work: bool) -> No
     else:
         with contextlib.suppress(subprocess.TimeoutExpired):
             lines.process.wait(chance.uniform(0, 2))
-    lines.process.kill()
-    rest, _ = lines.process.communicate(timeout=60)
-    lines.shown += [json.loads(line) for line in rest.splitlines(keepends=True) if line.endswith(b"\n")]
+    lines.end(signal.SIGKILL)
 
 
 # --- left alone ---
@@ -248,16 +254,15 @@ def _collect(run_id: str) -> Result:
 
 
 def test_a_run_is_left_alone_and_collected(host: LabHost, project: Project) -> None:
-    host.guest(200).path("/root/go").unlink(missing_ok=True)
     run_id = _detach(project, "waits", "--on", "cut/200")
     (listed,) = json.loads(_history("runs", "--output", "json").stdout)["runs"]
     assert (listed["run_id"], listed["status"], listed["finished_at"]) == (run_id, "detached", None)
     early = _collect(run_id)
     assert early.status == 3
     assert early.outcome("cut/200")["status"] == "running"
+    wait_for(lambda: not _connections(host), "the connection to be closed")
     # Nobody is connected, and all goes on.
-    assert not _kill_connections(host)
-    host.guest(200).write("/root/go", "")
+    _open(host, *_GATES)
     wait_for(lambda: _collect(run_id).status == 0, "the run to be done", limit_s=60)
     kept = _history("show", run_id, "--output", "json")
     outcome = kept.outcome("cut/200")
@@ -347,10 +352,8 @@ def test_ctrl_c_without_a_connection_says_what_nobody_could_confirm(host: LabHos
     lines.until("record")
     host.stop_sshd(sessions=True)
     try:
-        assert lines.process.stderr is not None
-        while b"taken up again" not in (told := lines.process.stderr.readline()):
-            assert told, "the loss of the connection is told"
-        os.kill(lines.process.pid, signal.SIGINT)
+        lines.says(b"taken up again", on="stderr")
+        lines.send(signal.SIGINT)
         outcome = lines.finish()
     finally:
         host.start_sshd()
@@ -367,10 +370,9 @@ def test_ctrl_c_ends_twenty_families_and_counts_them(lab: Lab, tmp_path: Path) -
     project.payload("family", _FAMILY)
     lines = Lines(project, "play", "family", "--on", "all")
     lines.until("record", 20)
-    os.kill(lines.process.pid, signal.SIGINT)
-    rest, _ = lines.process.communicate(timeout=120)
-    outcomes = [line for line in map(json.loads, rest.splitlines()) if line["type"] == "outcome"]
-    assert lines.process.returncode == 130
+    result = lines.end(limit_s=120)
+    outcomes = [event for event in lines.events() if event["type"] == "outcome"]
+    assert result.status == 130
     assert [(each["status"], each["survivors"]) for each in outcomes] == [("cancelled", 0)] * 20
     for each in hosts:
         for place in each.guests.values():

@@ -7,7 +7,6 @@ does round 3 again. ``make soak`` does many.
 from __future__ import annotations
 
 import json
-import os
 import random
 import signal
 import subprocess
@@ -20,7 +19,7 @@ from typing import Any
 import pytest
 
 from tests.support.campaign import turns
-from tests.support.lab import Guest, Lab, LabHost, Process, guest, wait_for
+from tests.support.lab import Guest, Lab, LabHost, Process, guest, send, wait_for
 from tests.support.lab.rough import Direction
 from tests.support.lab.rough_link import Terms
 from tests.support.project import REMOTERUN, Project, write_project
@@ -127,13 +126,11 @@ def healed(hosts: dict[str, LabHost]) -> Iterator[None]:
 class Trial:
     """Run a command line and let faults happen to it."""
 
-    def __init__(
-        self, hosts: dict[str, LabHost], project: Project, folder: Path, lease: str, limits: Sequence[str]
-    ) -> None:
+    def __init__(self, hosts: dict[str, LabHost], project: Project, lease: str, limits: Sequence[str]) -> None:
         self._hosts = hosts
         self._undo: list[tuple[float, Fault, list[int]]] = []
         words = [word for limit in limits for word in ("--limit", limit)]
-        self.watched = Watched(project.argv("play", "count", "--on", "all", "--lease", lease, *words), folder)
+        self.watched = Watched(project.argv("play", "count", "--on", "all", "--lease", lease, *words))
 
     def all_at_work(self) -> bool:
         """Tell whether each target has emitted something."""
@@ -196,8 +193,7 @@ class Trial:
             host.guest(fault.ctid).thaw()
         elif fault.what == "guest stopped" and not host.guest(fault.ctid).running:
             host.guest(fault.ctid).start()
-        for pid in pids:
-            _send(pid, signal.SIGCONT)
+        send(signal.SIGCONT, *pids)
 
 
 def _begin_on_the_way(host: LabHost, what: str) -> None:
@@ -212,16 +208,14 @@ def _begin_on_the_way(host: LabHost, what: str) -> None:
     elif what == "server away":
         _kill_server(host)
     else:
-        for each in host.processes():
-            if any(word.startswith("sshd: root") for word in each.cmdline):
-                _send(each.pid, signal.SIGKILL)
+        sessions = [each for each in host.processes() if any(word.startswith("sshd: root") for word in each.cmdline)]
+        send(signal.SIGKILL, *(each.pid for each in sessions))
 
 
 def _kill_server(host: LabHost) -> None:
     # Two of these may overlap, and then there is nothing left to kill.
     doomed = [each.pid for each in host.processes() if each.name == "sshd"]
-    for pid in doomed:
-        _send(pid, signal.SIGKILL)
+    send(signal.SIGKILL, *doomed)
     wait_for(lambda: not any(each.pid in doomed for each in host.processes()), "sshd to end")
 
 
@@ -232,10 +226,8 @@ def _signal(place: Guest, who: str, number: int) -> list[int]:
         each.pid for each in place.processes() if who == _role(each) or (who == "both" and _role(each) != "payload")
     ]
     # All of them at once, or one of them would see the other die.
-    for pid in pids:
-        _send(pid, signal.SIGSTOP)
-    for pid in pids:
-        _send(pid, number)
+    send(signal.SIGSTOP, *pids)
+    send(number, *pids)
     return pids
 
 
@@ -246,16 +238,9 @@ def _role(process: Process) -> str:
     return "supervisor" if process.session == process.pid else "leg"
 
 
-def _send(pid: int, number: int) -> None:
-    try:
-        os.kill(pid, number)
-    except ProcessLookupError:
-        return
-
-
 @pytest.mark.parametrize("turn", turns(15, 100))
 def test_whatever_happens_each_target_has_one_true_outcome(
-    hosts: dict[str, LabHost], project: Project, tmp_path: Path, turn: int, seed: int
+    hosts: dict[str, LabHost], project: Project, turn: int, seed: int
 ) -> None:
     chance = random.Random(f"{seed} {turn}")
     at_work = chance.random() < 0.6
@@ -263,7 +248,7 @@ def test_whatever_happens_each_target_has_one_true_outcome(
     faults = _draw(chance, at_work=at_work)
     print(f"round {turn} of seed {seed}: lease {lease} s, {'all at work' if at_work else 'from the start'}")
     print("\n".join(map(str, faults)))
-    trial = Trial(hosts, project, tmp_path, f"{lease}s", _PATIENT if at_work else _LIMITS)
+    trial = Trial(hosts, project, f"{lease}s", _PATIENT if at_work else _LIMITS)
     try:
         if at_work:
             wait_for(trial.all_at_work, "all targets to be at work", limit_s=60)

@@ -14,7 +14,7 @@ ends.
 from tests.support.lab.guest import Guest, GuestSpec, guest
 from tests.support.lab.host import LabHost
 from tests.support.lab.lab import Lab
-from tests.support.lab.machine import LabError, Process, wait_for
+from tests.support.lab.machine import LabError, Process, send, wait_for
 from tests.support.lab.requirements import missing
 from tests.support.lab.seed import HostSpec, User
 
@@ -29,5 +29,6 @@ __all__ = [
     "User",
     "guest",
     "missing",
+    "send",
     "wait_for",
 ]

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -54,7 +55,7 @@ def write_file(path: Path, content: Content, *, mode: int = 0o644) -> Path:
     return path
 
 
-def wait_for(condition: Callable[[], bool], what: str, *, limit_s: float = 20.0) -> None:
+def wait_for(condition: Callable[[], bool], what: str, *, limit_s: float = 60.0) -> None:
     """Wait until `condition` holds.
 
     Raises:
@@ -65,6 +66,13 @@ def wait_for(condition: Callable[[], bool], what: str, *, limit_s: float = 20.0)
         if time.monotonic() > end:
             raise LabError(f"waited {limit_s:g} s in vain for: {what}")
         time.sleep(0.005)
+
+
+def send(number: int, *pids: int) -> None:
+    """Send a signal to processes, of which any may have ended by itself, or with another of them."""
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            os.kill(pid, number)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
