@@ -160,6 +160,17 @@ _GUEST: Final = (
     ),
     _rule(r"^setpriv: .*", "user_unknown", "the user {user} cannot be taken on in {guest} on {host}: {line}"),
 )
+_ORDINARY: Final = "Log in as a user who has an ordinary shell and no ForceCommand."
+_LOGIN: Final = (
+    _rule(r": restricted", "enter_failed", "the login shell on {host} is a restricted one: {line}", _ORDINARY),
+    _rule(
+        r"account is (?:currently )?not available|allows sftp connections only",
+        "enter_failed",
+        "this login may run no commands on {host}: {line}",
+        _ORDINARY,
+    ),
+)
+_SILENT: Final = "Try `ssh HOST true` by hand: the login's shell, or a ForceCommand, may run no commands."
 _RULES: Final[Mapping[HopKind, tuple[_Rule, ...]]] = MappingProxyType(
     {
         "pct": (
@@ -188,6 +199,7 @@ _RULES: Final[Mapping[HopKind, tuple[_Rule, ...]]] = MappingProxyType(
                 "pct on {host} cannot reach the cluster file system",
                 "Check that pve-cluster runs on the host (`systemctl status pve-cluster`).",
             ),
+            *_LOGIN,
         ),
         "lxc": (
             _rule(_missing("lxc-attach"), "lxc_missing", "there is no lxc-attach on {host}"),
@@ -198,10 +210,11 @@ _RULES: Final[Mapping[HopKind, tuple[_Rule, ...]]] = MappingProxyType(
                 "this login may not use lxc-attach on {host}",
                 "Log in as root, or set `become: sudo` and allow lxc-attach in sudoers without a password.",
             ),
+            *_LOGIN,
         ),
         "none": (
             _rule(_missing("/bin/sh"), "shell_missing", "there is no /bin/sh on {host}"),
-            _rule(r": restricted", "enter_failed", "the login shell on {host} is a restricted one: {line}"),
+            *_LOGIN,
         ),
     }
 )
@@ -223,25 +236,57 @@ def diagnose(target: Target, *, exit_status: int | None, signal: str | None, std
     if told is None and FOUND in noise:
         told = TargetError("interpreter_broken", f"{target.id}: {target.interpreter} {ended}")
     told = told or _from_rules(target, said)
-    return told or TargetError("enter_failed", f"{target.id}: the command that enters the target {ended}")
+    if told is not None:
+        return told
+    hint = None if said or noise else _SILENT
+    return TargetError("enter_failed", f"{target.id}: the command that enters the target {ended}", hint=hint)
+
+
+_ECHOED_ZEROS: Final = "^@^@"
 
 
 def _from_marks(target: Target, noise: str) -> TargetError | None:
-    old = re.search(rf"{MARK} python-too-old (\S+) (.*)", noise)
+    # A terminal repeats what was sent, the texts of marks among it; and some bytes are signals to it, which end stage 0
+    # before it can say anything.
+    if re.search(rf"{MARK} terminal\r?$", noise, re.MULTILINE) or _ECHOED_ZEROS in noise:
+        return TargetError(
+            "enter_failed",
+            f"{target.id}: {target.host.key} gives every command a terminal, which changes what passes through it",
+            hint="Let the login run commands without one: look for a ForceCommand, a login shell or a recorder of "
+            "sessions that calls `script` or the like.",
+        )
+    old = re.search(rf"{MARK} python-too-old ([0-9]\S*) (.*)", noise)
     if old:
         return TargetError(
             "python_too_old", f"{target.id}: {_cut(old[2])} is Python {_cut(old[1])}; remoterun needs 3.8 or later"
         )
     missing = re.search(rf"{MARK} no-interpreter (.*)", noise)
-    if not missing:
-        return None
-    found = [_cut(path).removesuffix("/bin/python") for path in re.findall(rf"{MARK} found (.*)", noise)[:20]]
-    seen = f"; found there: {', '.join(found)}" if found else "; none was found in the usual places either"
-    hint = f"Set `venv: {found[0]}` for this target." if len(found) == 1 else None
-    if target.venv is not None:
-        return TargetError("venv_missing", f"{target.id}: no virtual environment at {target.venv}{seen}", hint=hint)
+    return _no_interpreter(target, _cut(missing[1]), noise) if missing else None
+
+
+def _no_interpreter(target: Target, path: str, noise: str) -> TargetError:
+    # Places that are looked through overlap.
+    paths = dict.fromkeys(re.findall(rf"{MARK} found (.*)", noise))
+    found = [_cut(each).removesuffix("/bin/python") for each in paths][:20]
     seen = f"; virtual environments found there: {', '.join(found)}" if found else ""
-    return TargetError("interpreter_missing", f"{target.id}: no Python at {_cut(missing[1])}{seen}", hint=hint)
+    hint = f"Set `venv: {found[0]}` for this target." if len(found) == 1 else None
+    link = re.search(rf"{MARK} leads-to (.*)", noise)
+    if link:
+        return TargetError(
+            "interpreter_broken",
+            f"{target.id}: {path} is a link to {_cut(link[1])}, which is not there{seen}",
+            hint=hint or "The Python that it was made with is gone: install that again, or make the environment anew.",
+        )
+    if f"{MARK} not-executable" in noise:
+        return TargetError(
+            "interpreter_broken",
+            f"{target.id}: {path} is there, but cannot be executed{seen}",
+            hint=hint or "Look at its mode (`ls -l`), and whether its file system is mounted noexec (`findmnt -T`).",
+        )
+    if target.venv is not None:
+        seen = seen or "; none was found in the usual places either"
+        return TargetError("venv_missing", f"{target.id}: no virtual environment at {target.venv}{seen}", hint=hint)
+    return TargetError("interpreter_missing", f"{target.id}: no Python at {path}{seen}", hint=hint)
 
 
 def _from_rules(target: Target, said: str) -> TargetError | None:
@@ -264,7 +309,15 @@ def _ending(exit_status: int | None, signal: str | None, said: str) -> str:
         return f"was ended by signal {_cut(signal)}{told}"
     if exit_status is None:
         return f"ended without a status{told}"
-    return f"ended with status {exit_status}{told}"
+    return f"ended with status {exit_status}{_signal_of(exit_status)}{told}"
+
+
+def _signal_of(exit_status: int) -> str:
+    """Name the signal that a shell or pct passes on as a status."""
+    import signal
+
+    number = exit_status - 128
+    return f" ({signal.Signals(number).name})" if number in {*signal.Signals} else ""
 
 
 # --- text from a target -----------------------------------------------------------------------------------------------

@@ -75,7 +75,7 @@ class Leg:
             if request["lease"] is not None and self._attach(request["attach"]):
                 return
             pack = request["pack"]
-            code = self._code(pack, key) if pack and self._new_enough(request) else b""
+            code = self._code(pack, key) if self._fits(request) and pack else b""
             if code is None or self._refused:
                 return
             self._inbox.still_wanted()
@@ -111,14 +111,16 @@ class Leg:
             self._refuse("lease_expired", "nothing is left there of this run")
         return found is not None or wanted[3]
 
-    def _new_enough(self, request: dict[str, object]) -> bool:
-        """Tell a payload that wants a newer Python, instead of letting it die of a syntax error."""
-        wanted: tuple[int, int] = request["python"]  # type: ignore[assignment]
-        if sys.version_info[:2] >= wanted:
-            return True
-        message = "%s is Python %d.%d; the payload needs %d.%d or later"
-        self._refuse("python_too_old", message % (sys.executable, sys.version_info[0], sys.version_info[1], *wanted))
-        return False
+    def _fits(self, request: dict[str, object]) -> bool:
+        """Tell what is lacking here, instead of starting what nobody could end, or what dies of a syntax error."""
+        wanted: tuple[int, int] = request.get("python", (0, 0))  # type: ignore[assignment]
+        if sys.platform == "linux" and not os.path.exists("/proc/self/stat"):
+            self._refuse("start_failed", "no /proc is mounted there, so nothing that is started could be kept track of")
+        elif sys.version_info[:2] < wanted:
+            message = "%s is Python %d.%d; the payload needs %d.%d or later"
+            have = sys.version_info[0], sys.version_info[1]
+            self._refuse("python_too_old", message % (sys.executable, *have, *wanted))
+        return not self._refused
 
     def _refuse(self, code: str, message: str) -> None:
         self._say(PROBLEM, {"code": code, "message": message})

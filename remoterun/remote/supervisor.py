@@ -7,6 +7,7 @@ nothing of the run is left.
 
 from __future__ import annotations
 
+import errno
 import os
 import select
 import struct
@@ -51,6 +52,7 @@ _KILL_BURST = 100
 _TOLD_S = 30.0
 _MAX_RECORD = 16 << 20
 _CHUNK = 65536
+_LIMITS = {errno.EMFILE: "n", errno.EFBIG: "f", errno.EAGAIN: "u"}
 _FORWARDED = (RECORD, FINDING, PROGRESS, LOG)
 
 
@@ -341,5 +343,9 @@ def supervise(fd: int, nonce: bytes, key: str, request: dict[str, object], code:
 def _why_not(error: Exception) -> tuple[str, str]:
     if isinstance(error, RunsAlreadyError):
         return "runs_already", str(error)
-    known = isinstance(error, (OSError, PayloadError))
-    return "no_space" if is_full(error) else "start_failed", str(error) if known else repr(error)
+    if is_full(error):
+        return "no_space", str(error)
+    if not isinstance(error, (OSError, PayloadError)):
+        return "start_failed", repr(error)
+    limit = _LIMITS.get(getattr(error, "errno", 0))
+    return "start_failed", "%s: see `ulimit -%s` there" % (error, limit) if limit else str(error)

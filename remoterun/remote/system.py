@@ -271,12 +271,15 @@ def private_folder(name: str, room: int, *, runs: bool) -> str:
     for path in places:
         try:
             os.mkdir(path, 0o700)
-            if _has_room(path, room):
-                return path
-            error = OSError(errno.ENOSPC, "no room for %d bytes" % room, path)
-            remove_tree(path)
         except OSError as refused:
             error = refused
+        else:
+            try:
+                _take_room(path, room)
+                return path
+            except OSError as refused:
+                error = refused
+                os.rmdir(path)
         trouble = trouble if is_full(trouble) else error
     raise trouble
 
@@ -293,22 +296,23 @@ def _is_noexec(path: str) -> bool:
         return False
 
 
-def _has_room(folder: str, size: int) -> bool:
-    """Try it out: what a file system says of itself knows nothing of quotas."""
+def _take_room(folder: str, size: int) -> None:
+    """Try out whether there is room: what a file system says of itself knows nothing of quotas.
+
+    Raises:
+        OSError: when there is none, or no file can be made at all.
+    """
     path = os.path.join(folder, "room")
-    try:
-        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    except OSError:
-        return False
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
         os.posix_fallocate(fd, 0, size)
     except (OSError, AttributeError) as error:
         # Not every system can try.
-        return not is_full(error)
+        if is_full(error):
+            raise OSError(errno.ENOSPC, "no room for %d bytes" % size, folder) from error
     finally:
         os.close(fd)
         os.unlink(path)
-    return True
 
 
 def remove_tree(path: str) -> None:

@@ -340,8 +340,12 @@ class Conversation:
             "stall": "the target did not end the payload by itself, though there was no progress for",
             "total": "the target was not done after",
         }[name]
+        hint = None
+        if name == "enter" and FOUND.encode() in self._decoder.noise:
+            told = f"{self._job.target.interpreter} was started there, and has not answered after"
+            hint = "It hangs at its start, or is a script that keeps its standard input: try it by hand on the target."
         return TargetError(
-            f"{name}_timeout", f"{told} {format_duration(seconds)}", limit=(name, seconds, f"limits.{name}")
+            f"{name}_timeout", f"{told} {format_duration(seconds)}", hint=hint, limit=(name, seconds, f"limits.{name}")
         )
 
     # --- ends ---

@@ -234,6 +234,26 @@ def test_code_lies_in_memory_and_in_a_private_folder_where_there_is_none(
     assert outcome.records == ({"x": "y"},)
 
 
+@pytest.mark.parametrize(
+    ("limit", "told"), [("-n 12", "Too many open files: see `ulimit -n` there"), ("-f 0", "see `ulimit -f` there")]
+)
+def test_a_limit_of_the_login_is_told_as_that_and_leaves_nothing(limit: str, told: str, tmp_path: Path) -> None:
+    where = _wrapper(tmp_path, f'#!/bin/sh\nulimit {limit}\nexec {sys.executable} "$@"\n')
+    outcome = play(script("print(1)"), where)
+    assert outcome.error is not None
+    assert outcome.error.code == "start_failed"
+    assert told in outcome.error.message
+    assert not list(Path(os.environ["XDG_RUNTIME_DIR"]).glob("remoterun-*"))
+
+
+@pytest.mark.parametrize("files", range(8, 30, 2))
+def test_too_few_open_files_are_no_full_disk(files: int, tmp_path: Path) -> None:
+    where = _wrapper(tmp_path, f'#!/bin/sh\nulimit -n {files}\nexec {sys.executable} "$@"\n')
+    outcome = play(script("print(1)"), where)
+    assert _code(outcome) in {None, "start_failed"}, outcome.error
+    assert not list(Path(os.environ["XDG_RUNTIME_DIR"]).glob("remoterun-*"))
+
+
 def _cat() -> PayloadWork:
     """A program that is no script: it gives its parameters back."""
     from remoterun.catalog.packing import Member, canonical_zip

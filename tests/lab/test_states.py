@@ -73,6 +73,51 @@ def test_missing_venv_names_those_that_are_there(tmp_path: Path, host: LabHost) 
 
 
 @pytest.mark.lab
+def test_a_venv_whose_python_is_gone_is_told_from_none(tmp_path: Path, host: LabHost) -> None:
+    box = host.fresh_guest(venv=VENV)
+    box.sh(f"ln -sfn /opt/gone/python3 {VENV}/bin/python", check=True)
+    error = play_one(project_of(tmp_path, host, {box.ctid: {"venv": VENV}}), f"states/{box.ctid}")["error"]
+    assert error["code"] == "interpreter_broken"
+    assert "/opt/gone/python3" in error["message"]
+    assert "anew" in error["hint"]
+    box.destroy()
+
+
+@pytest.mark.lab
+def test_a_python_that_never_answers_is_told_from_a_slow_way_in(tmp_path: Path, host: LabHost) -> None:
+    box = host.fresh_guest()
+    path = box.write("/usr/local/bin/hangs", "#!/bin/sh\ncat >/dev/null\n")
+    path.chmod(0o755)
+    project = project_of(tmp_path, host, {box.ctid: {"python": "/usr/local/bin/hangs"}})
+    error = play_one(project, f"states/{box.ctid}", "--limit", "enter=2s")["error"]
+    assert error["code"] == "enter_timeout"
+    assert "/usr/local/bin/hangs was started there" in error["message"]
+    assert "by hand" in error["hint"]
+    wait_for(lambda: not box.processes(), "the guest to be empty")
+    box.destroy()
+
+
+@pytest.mark.lab
+def test_without_proc_nothing_is_started(tmp_path: Path, host: LabHost) -> None:
+    box = host.fresh_guest(venv=VENV)
+    box.sh("umount -l /proc", check=True)
+    error = play_one(project_of(tmp_path, host, {box.ctid: {"venv": VENV}}), f"states/{box.ctid}")["error"]
+    assert error["code"] == "start_failed"
+    assert "/proc" in error["message"]
+    box.destroy()
+
+
+@pytest.mark.lab
+def test_a_login_that_gives_a_terminal_is_told_as_that(lab: Lab, tmp_path: Path) -> None:
+    recorder = 'ForceCommand SHELL=/bin/sh script -qec "$SSH_ORIGINAL_COMMAND" /dev/null\n'
+    host = lab.host("recorded", guests=[guest(200, venv=VENV)], sshd_config=recorder)
+    error = play_one(project_of(tmp_path, host, {200: {"venv": VENV}}), "recorded/200")["error"]
+    assert error["code"] == "enter_failed"
+    assert "terminal" in error["message"]
+    wait_for(lambda: not host.guest(200).processes(), "the guest to be empty")
+
+
+@pytest.mark.lab
 @pytest.mark.parametrize("version", ["2.7", "3.6"])
 def test_old_python_says_so(lab: Lab, tmp_path: Path, version: str) -> None:
     if version not in lab.pythons():

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from remoterun.errors import CODES, TargetError
 from remoterun.hops import diagnose, enter_argv, state_argv
 from remoterun.model import HopKind, Host, Target
-from remoterun.remote.stage0 import STAGE0
+from remoterun.remote.stage0 import STAGE0, opening
 
 SHELLS = ("bash", "dash", "zsh", "fish", "tcsh", "busybox")
 
@@ -211,8 +211,31 @@ def test_the_node_is_named_where_the_guest_is_not() -> None:
 def test_a_plain_host() -> None:
     where = target("none")
     assert why("bash: line 1: /bin/sh: No such file or directory", status=127, where=where).code == "shell_missing"
-    assert why("rbash: /bin/sh: restricted: cannot specify `/' in command names", where=where).code == "enter_failed"
-    assert why("This account is currently not available.", status=1, where=where).code == "enter_failed"
+
+
+@pytest.mark.parametrize("hop", ["none", "pct", "lxc"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "rbash: /bin/sh: restricted: cannot specify `/' in command names",
+        "This account is currently not available.",
+        "This service allows sftp connections only.",
+    ],
+)
+def test_a_login_that_may_run_no_commands(hop: HopKind, text: str) -> None:
+    error = why(text, status=1, where=target(hop))
+    assert error.code == "enter_failed"
+    assert "ordinary shell" in error.hint
+
+
+def test_a_login_that_says_nothing_is_to_be_tried_by_hand() -> None:
+    assert "ForceCommand" in why(status=1).hint
+    assert why("something", status=1).hint == CODES["enter_failed"].hint
+
+
+def test_a_status_that_stands_for_a_signal_names_it() -> None:
+    assert "status 139 (SIGSEGV)" in why(noise="remoterun0 start\n", status=139).message
+    assert "status 255 and" in why(status=255).message
 
 
 # --- the marks of stage 0 ---------------------------------------------------------------------------------------------
@@ -230,6 +253,37 @@ def test_a_missing_venv_lists_those_that_are_there() -> None:
     only = why(noise=f"no newline {mark}remoterun0 found /opt/venv/bin/python\n", status=127, where=where)
     assert "`venv: /opt/venv`" in only.hint
     assert why(noise=mark, status=127, where=where).hint == CODES["venv_missing"].hint
+
+
+def test_an_environment_found_in_two_ways_is_one() -> None:
+    mark = "remoterun0 no-interpreter /root/venv/bin/bin/python\n"
+    twice = "remoterun0 found /root/venv/bin/python\n" * 2
+    error = why(noise=mark + twice, status=127, where=target(venv="/root/venv/bin"))
+    assert error.message.count("/root/venv") == 2
+    assert "`venv: /root/venv`" in error.hint
+
+
+def test_a_python_that_is_gone_or_forbidden_is_no_missing_environment() -> None:
+    where = target(venv="/root/venv", interpreter="/root/venv/bin/python")
+    mark = "remoterun0 no-interpreter /root/venv/bin/python\n"
+    gone = why(noise=f"{mark}remoterun0 leads-to /opt/python3.9/bin/python3.9\n", status=127, where=where)
+    assert gone.code == "interpreter_broken"
+    assert "/root/venv/bin/python is a link to /opt/python3.9/bin/python3.9, which is not there" in gone.message
+    assert "anew" in gone.hint
+    forbidden = why(noise=f"{mark}remoterun0 not-executable\n", status=127, where=where)
+    assert forbidden.code == "interpreter_broken"
+    assert "cannot be executed" in forbidden.message
+    assert "noexec" in forbidden.hint
+
+
+@pytest.mark.parametrize("rest", ["remoterun0 terminal\r\n", "\ufffd^Bspool(^B^@^@^@i^@^@"])
+def test_a_terminal_is_told_as_that(rest: str) -> None:
+    """What was sent comes back as an echo; a byte of it may be the terminal's sign for a signal that kills stage 0."""
+    sent = opening("/root/venv/bin/python", b"program", b"", b"header").decode()
+    error = why(noise=sent.replace("\n", "\r\n") + rest, status=131)
+    assert error.code == "enter_failed"
+    assert "terminal" in error.message
+    assert "ForceCommand" in error.hint
 
 
 def test_a_missing_interpreter() -> None:
@@ -280,7 +334,7 @@ def test_the_echo_of_the_command_line_is_no_mark() -> None:
 @given(
     st.text(max_size=300),
     st.text(max_size=300)
-    | st.builds("remoterun0 {} {}".format, st.sampled_from(["found", "no-interpreter"]), st.text()),
+    | st.builds("remoterun0 {} {}".format, st.sampled_from(["found", "no-interpreter", "leads-to"]), st.text()),
     st.none() | st.integers(-300, 300),
     st.none() | st.text(max_size=10),
     st.sampled_from(["none", "pct", "lxc"]),

@@ -141,15 +141,45 @@ def test_a_bare_name_is_found_without_any_path() -> None:
     assert os.path.realpath(eval(done.stdout.splitlines()[1])[0]) == os.path.realpath(found)
 
 
-@pytest.mark.parametrize(
-    "path", ["/no/such/python", "no-such-python", "/etc/passwd", "/usr", "cd", "/dev/null", "%s\\n", "$(id)"]
-)
+@pytest.mark.parametrize("path", ["/no/such/python", "no-such-python", "/usr", "cd", "/dev/null", "%s\\n", "$(id)"])
 def test_what_is_no_interpreter_is_named(path: str) -> None:
     done = _enter(_first(path))
     first, *found = done.stdout.decode().splitlines()
     assert first == f"{MARK} no-interpreter {path}"
     assert all(line.startswith(f"{MARK} found /") and line.endswith("/bin/python") for line in found)
     assert done.returncode == 127
+
+
+def _marks(path: str) -> list[str]:
+    """Return what is said of a path that is no interpreter, without the environments that were found."""
+    lines = _enter(_first(path)).stdout.decode("utf-8", "surrogateescape").splitlines()
+    return [line for line in lines if not line.startswith(f"{MARK} found")]
+
+
+def test_a_file_that_cannot_be_executed_is_told_from_none() -> None:
+    assert _marks("/etc/passwd") == [f"{MARK} no-interpreter /etc/passwd", f"{MARK} not-executable"]
+
+
+def test_a_link_that_leads_nowhere_is_followed_to_its_end(tmp_path: Path) -> None:
+    python, python3, loop = tmp_path / "python", tmp_path / "python3", tmp_path / "loop"
+    python.symlink_to("python3")
+    python3.symlink_to(tmp_path / "gone 'it'")
+    loop.symlink_to("loop")
+    assert _marks(str(python))[1:] == [f"{MARK} leads-to {tmp_path / 'gone'} 'it'"]
+    assert _marks(str(loop))[1:] == [f"{MARK} leads-to loop"]
+    python3.unlink()
+    python3.symlink_to("/no/such/folder/python3")
+    assert _marks(str(python))[1:] == [f"{MARK} leads-to python3"]
+
+
+def test_nothing_is_read_from_a_terminal() -> None:
+    master, terminal = os.openpty()
+    try:
+        done = subprocess.run(["/bin/sh", "-c", STAGE0], stdin=terminal, capture_output=True, timeout=20, check=False)
+    finally:
+        os.close(master)
+        os.close(terminal)
+    assert (done.returncode, done.stdout) == (126, f"{MARK} terminal\n".encode())
 
 
 def test_an_end_before_the_program_starts_nothing(tmp_path: Path) -> None:
