@@ -43,6 +43,17 @@ def _saved(value: object, **options: Any) -> bytes:
     return buffer.getvalue()
 
 
+def _alike() -> dict[str, Any]:
+    """Return so many tensors that are like each other that the readers' shortcuts are taken."""
+    weights = {f"layers.{number}.weight": torch.full((5,), 0.5) for number in range(60)}
+    return {"model": weights, "lr": 0.1, "rate": 0.1, "name": "a", "label": "b"}
+
+
+def _jagged() -> dict[str, Any]:
+    offsets, values = torch.tensor([0, 2, 5]), torch.ones(5, 3)
+    return {"model": {"w": torch.nested.nested_tensor_from_jagged(values, offsets)}, "step": 4}
+
+
 def _script() -> bytes:
     buffer = io.BytesIO()
     with warnings.catch_warnings():
@@ -91,12 +102,12 @@ def _nemo() -> bytes:
     return buffer.getvalue()
 
 
-def _distributed(form: SerializationFormat) -> Files:
+def _distributed(form: SerializationFormat, value: dict[str, Any] | None = None) -> Files:
     with tempfile.TemporaryDirectory(prefix="remoterun-fuzz-") as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         writer = FileSystemWriter(folder, single_file_per_rank=True, thread_count=1, serialization_format=form)
-        state = _state()
-        del state["model"]["d"]  # safetensors takes no turned tensors
+        state = value or _state()
+        state["model"].pop("d", None)  # safetensors takes no turned tensors
         save(state, storage_writer=writer, no_dist=True)
         return _files(Path(folder))
 
@@ -192,8 +203,11 @@ _MAKERS: Mapping[str, Callable[[], bytes | Files]] = {
     "safetensors": _safetensors,
     "gguf": _gguf,
     "nemo": _nemo,
+    "alike": lambda: _saved(_alike()),
+    "jagged": lambda: _saved(_jagged()),
     "dcp": lambda: _distributed(SerializationFormat.TORCH_SAVE),
     "dcp-safetensors": lambda: _distributed(SerializationFormat.SAFETENSORS),
+    "dcp-alike": lambda: _distributed(SerializationFormat.TORCH_SAVE, _alike()),
     "shards": _shards,
     "trainer": _trainer,
     "adapter": _adapter,
@@ -205,7 +219,7 @@ _MAKERS: Mapping[str, Callable[[], bytes | Files]] = {
 }
 READERS = tuple(_MAKERS)
 # Of one file each, which is all that they read.
-SINGLE = READERS[:8]
+SINGLE = READERS[:10]
 
 
 @functools.cache

@@ -9,6 +9,7 @@ from .records import Record
 
 if TYPE_CHECKING:
     from .dtypes import Dtype
+    from .source import Source
 
 Number = Union[int, float]
 
@@ -25,7 +26,7 @@ class Region(Record):
     """Name a run of bytes that is read as one: a record of a zip, the data of a tensor.
 
     `file` counts the checkpoint's files, `offset` and `size` are in bytes, `crc` is the CRC-32 it ought to have, None
-    when nobody knows.
+    when nobody knows. `data` are the bytes themselves where the file has them written as text, about at `offset`.
     """
 
     file: int
@@ -33,6 +34,13 @@ class Region(Record):
     size: int
     name: str
     crc: Optional[int] = None
+    data: Optional[bytes] = None
+
+    def read(self, source: Source, start: int, size: int) -> bytes:
+        """Read bytes from `start` on; `source` is the file, or the window of it, that the region lies in."""
+        if self.data is not None:
+            return self.data[start : start + size]
+        return source.read(self.offset - source.base + start, size)
 
 
 class Piece(Record):

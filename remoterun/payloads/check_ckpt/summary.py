@@ -6,7 +6,6 @@ import os
 from typing import TYPE_CHECKING, Dict, Iterator, Optional, Sequence, Tuple
 
 from .find.names import step_in_name
-from .find.pointers import judge_pointers
 from .model import Found, clean_text
 from .records import Record
 from .rules.catalogue import IN_PROGRESS, OK
@@ -55,9 +54,12 @@ def summary(root: str, discovery: Discovery, judged: Sequence[Judged]) -> Dict[s
 def overall(discovery: Discovery, judged: Sequence[Judged]) -> Iterator[Tuple[str, Found]]:
     """Yield what is found of no single checkpoint, with what it is about."""
     yield from discovery.found
-    verdicts = {os.path.realpath(each.unit.path): each.verdict for each in judged} if discovery.pointers else {}
-    for pointer, found in judge_pointers(discovery.pointers, verdicts):
-        yield pointer.relative, found
+    if discovery.pointers:
+        from .find.pointers import judge_pointers
+
+        verdicts = {os.path.realpath(each.unit.path): each.verdict for each in judged}
+        for pointer, found in judge_pointers(discovery.pointers, verdicts):
+            yield pointer.relative, found
     best = newest_good(judged)
     ahead = next((each for each in judged if best is not None and _is_ahead(each, best)), None)
     if best is not None and ahead is not None:

@@ -1,23 +1,19 @@
-"""Which files below a folder make up checkpoints, and what to call them."""
+"""What an audit of a file or folder is about: checkpoints, what was passed over, and what points to checkpoints."""
 
 from __future__ import annotations
 
 import os
 import stat
-from collections import Counter
-from typing import Dict, Iterator, List, Sequence, Set, Tuple
+from typing import TYPE_CHECKING, List, Tuple
 
-from ..model import Found
-from ..readers import families
-from ..readers.archive import LOCAL
 from ..readers.folder import Seen
 from ..records import Record
-from ..source import NotRegularError, Source, identity
-from .names import is_checkpoint, is_companion, is_temporary
-from .pointers import Pointer, find_pointers
-from .surroundings import Surroundings
+from ..source import identity
 from .unit import Skipped, Unit
-from .walk import INNER, Place, Walk
+
+if TYPE_CHECKING:
+    from ..model import Found
+    from .pointers import Pointer
 
 
 class Discovery(Record):
@@ -47,132 +43,6 @@ def discover(root: str, depth: int) -> Discovery:
         folder, file = os.path.split(root)
         seen = Seen(file, status.st_size, status.st_mtime_ns, identity(status))
         return Discovery([Unit(root, name, name, folder, {file: seen})], [], 1, [], [])
-    walk = Walk(root, depth)
-    walk.run()
-    places = list(walk.places())
-    units = _named(root, _distinct(list(_Search(root, walk).units(places))))
-    around = Surroundings(places, units)
-    pointers = find_pointers(root, places, walk.links)
-    return Discovery(around.judged(), walk.skipped, walk.entries, pointers, list(around.left_over(root)))
+    from .search import search
 
-
-class _Search:
-    """Share out the files among checkpoints: what a family claims first, what is left by its name."""
-
-    def __init__(self, root: str, walk: Walk) -> None:
-        self._root = root
-        self._walk = walk
-        self._taken: Set[str] = set()
-
-    def units(self, places: Sequence[Place]) -> Iterator[Unit]:
-        """Yield every checkpoint, those of outer folders first."""
-        for place in places:
-            if _is_whole(place):
-                yield from self._claimed(place)
-            yield from self._single(place)
-
-    def _claimed(self, place: Place) -> Iterator[Unit]:
-        for name in families.that_may_claim([*place.files, *place.folders]):
-            for claim in families.family(name).claim(self._walk.listing(place, self._taken)):
-                start = os.path.join(place.relative, "")
-                self._taken.update(start + file for file in claim.files)
-                yield self._unit(place, name, claim.name, claim.files)
-
-    def _unit(self, place: Place, family: str, name: str, names: Sequence[str]) -> Unit:
-        folder = os.path.join(self._root, place.relative) if place.relative else self._root
-        relative = os.path.join(place.relative, name) if name else place.relative
-        places = {os.path.dirname(file): _at(place, os.path.dirname(file)) for file in names}
-        files = {
-            file: places[os.path.dirname(file)].files[os.path.basename(file)]._replace(relative=file)
-            for file in sorted(names)
-        }
-        return Unit(
-            folder,
-            relative,
-            "" if name else relative,
-            folder,
-            files,
-            family,
-            temporary=_is_temporary(relative),
-            folders=tuple((os.path.join(folder, inner), each.mtime_ns) for inner, each in sorted(places.items())),
-        )
-
-    def _single(self, place: Place) -> Iterator[Unit]:
-        for name, seen in place.files.items():
-            relative = os.path.join(place.relative, name)
-            path = os.path.join(self._root, relative)
-            if relative in self._taken or not (is_checkpoint(name) or _is_unnamed_save(path, name)):
-                continue
-            temporary = _is_temporary(relative)
-            yield Unit(path, relative, relative, os.path.dirname(path), {name: seen}, temporary=temporary)
-
-
-def _is_whole(place: Place, levels: int = INNER) -> bool:
-    """Tell whether all that a checkpoint of several files could have here was looked at."""
-    return place.whole and (not levels or all(_is_whole(each, levels - 1) for each in place.folders.values()))
-
-
-def _at(place: Place, inner: str) -> Place:
-    for part in inner.split("/") if inner else ():
-        place = place.folders[part]
-    return place
-
-
-def _is_temporary(relative: str) -> bool:
-    return any(map(is_temporary, relative.split(os.sep)))
-
-
-def _is_unnamed_save(path: str, name: str) -> bool:
-    """Tell whether a temporary file without a checkpoint's extension begins like one (``step_100.tmp``)."""
-    if not is_temporary(name):
-        return False
-    try:
-        with Source(path) as source:
-            return source.read(0, 4) == LOCAL
-    except (OSError, NotRegularError):
-        return False
-
-
-def _distinct(units: List[Unit]) -> List[Unit]:
-    """Leave out what consists of files that others have, too: links, and further names of the same files."""
-    known: Set[Tuple[int, int]] = set()
-    distinct = []
-    for each in sorted(units, key=lambda unit: any(seen.link for seen in unit.files.values())):
-        files = {seen.identity for seen in each.files.values()}
-        if not files <= known:
-            distinct.append(each)
-        known |= files
-    return distinct
-
-
-# --- names ----------------------------------------------------------------------------------------------------------
-
-
-def _named(root: str, units: List[Unit]) -> List[Unit]:
-    """Call a checkpoint by its folder's name, where it is the only one there and the name is no other's."""
-    members = Counter(each.folder for each in units)
-    marked = [each._replace(companion=_goes_with_others(each, members)) for each in units]
-    leading = Counter(each.folder for each in marked if not each.companion)
-    folders = [_folder_of(each, leading) for each in marked]
-    alone = Counter(map(os.path.basename, folders))
-    return [each._replace(name=_name(root, each, folder, alone)) for each, folder in zip(marked, folders)]
-
-
-def _goes_with_others(each: Unit, members: Dict[str, int]) -> bool:
-    return not each.family and members[each.folder] > 1 and is_companion(os.path.basename(each.relative))
-
-
-def _folder_of(each: Unit, leading: Dict[str, int]) -> str:
-    """Return the folder, below the root, that a checkpoint may be called by."""
-    if each.family:
-        return each.name
-    return os.path.dirname(each.relative) if not each.companion and leading[each.folder] == 1 else ""
-
-
-def _name(root: str, each: Unit, folder: str, alone: Dict[str, int]) -> str:
-    if not each.relative:
-        return os.path.basename(os.path.abspath(root))
-    if not folder:
-        return each.relative
-    name = os.path.basename(folder)
-    return name if alone[name] == 1 else folder
+    return search(root, depth)

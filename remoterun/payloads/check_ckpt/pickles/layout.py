@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from typing import TYPE_CHECKING, Any, Callable, Dict, FrozenSet, Iterator, List, Optional, Set, Tuple
 
@@ -92,6 +93,7 @@ class _Path(Record):
     depth: int
 
 
+@functools.lru_cache(maxsize=4096)
 def role_of(key: str) -> str:
     """Say what a key of a training state holds: one of the roles, or `ASIDE` for what stays out of them."""
     if key.isdigit():

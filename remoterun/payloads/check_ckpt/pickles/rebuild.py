@@ -41,13 +41,13 @@ class Bare(Record):
 
 
 class Array(Record):
-    """Place a numpy array inside the pickle; `data` is None when its bytes are written as text."""
+    """Place a numpy array inside the pickle; `data` is text where its bytes are written as such, None where unknown."""
 
     dtype: Optional[Dtype]
     dtype_name: str
     shape: Tuple[int, ...]
     stride: Tuple[int, ...]
-    data: Optional[Blob]
+    data: Union[Blob, str, None]
 
 
 class Broken(Record):
@@ -241,8 +241,13 @@ def _array(node: Call) -> Optional[Rebuilt]:
         return None
     columns_first = order in (True, "F")
     stride = row_major(sizes[::-1])[::-1] if columns_first else row_major(sizes)
-    data = data if isinstance(data, Blob) and not data.text else None
-    return Array(DTYPES.get(name), name, sizes, stride, data)
+    data = encoded(data)
+    return Array(DTYPES.get(name), name, sizes, stride, data if isinstance(data, (Blob, str)) else None)
+
+
+def encoded(node: object) -> object:
+    """Return the text behind the bytes that protocol 2 and older have no other way to write; anything else as it is."""
+    return node.args[0] if isinstance(node, Call) and node.path == "_codecs.encode" and node.args else node
 
 
 _NUMPY = {"f8": "float64", "f4": "float32", "f2": "float16", "c8": "complex64", "c16": "complex128", "b1": "bool"}

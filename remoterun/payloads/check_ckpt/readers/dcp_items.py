@@ -8,20 +8,23 @@ import zlib
 from typing import TYPE_CHECKING, Any, Dict, List, Optional, Tuple
 
 from ..dtypes import DTYPES
-from ..model import MASTER, MODEL, OPTIMIZER, Found, Piece, Unchecked, clean_text, count_of, product
+from ..model import MASTER, MODEL, OPTIMIZER, Checkpoint, Found, Piece, Unchecked, clean_text, count_of, product
 from ..pickles.layout import THE_WHOLE
 from ..pickles.nodes import Pairs, Persistent, string_items
 from ..pickles.training import learn
 from ..records import Record
 from ..rules.catalogue import severity
 from ..rules.rule import INFO, SUSPECT
+from .absence import note_absence
+from .dcp_alike import Forms
 from .flattened import Leaves, slot
 from .reader import read_torch_file
 from .torch_objects import unpacked
 
 if TYPE_CHECKING:
-    from ..model import Checkpoint, Number, Region
+    from ..model import Number, Region
     from ..source import Source
+    from .dcp_alike import Alike
     from .dcp_metadata import Item, Whole
     from .flattened import Names
     from .folder import Folder
@@ -62,6 +65,7 @@ class Items:
         self._said: Dict[Tuple[str, str, Optional[str]], _Said] = {}
         self._transforms: Dict[str, int] = {}
         self._left = _PICKLED
+        self._forms = Forms()
 
     def read(self, path: str, items: List[Item]) -> None:
         """Read the items of one file, which lie inside it."""
@@ -116,12 +120,12 @@ class Items:
     # --- reading -----------------------------------------------------------------------------------------------------
 
     def _read_item(self, source: Source, item: Item) -> None:
-        loaded = read_torch_file(source.window(item.offset, item.length))
-        inner, shown = loaded.checkpoint, clean_text(item.name)
-        if item.offsets is None and loaded.decoded is not None:
-            self._take_object(item.name, loaded.decoded.root, loaded)
-        pickled = sum(each.size for each in inner.regions if each.name.endswith(".pkl"))
-        _thin_out(inner, source)
+        window, shown = source.window(item.offset, item.length), clean_text(item.name)
+        alike = self._forms.match(window)
+        if alike is None or (alike.tensor is None) != (item.offsets is None):
+            inner, pickled = self._read_whole(source, window, item)
+        else:
+            inner, pickled = self._read_alike(window, alike, item), alike.pickled
         if item.offsets is not None and len(inner.tensors) == 1:
             self._take_tensor(inner, 0, item, source)
         else:
@@ -138,6 +142,29 @@ class Items:
                 inner.add("CK025", "it is not what torch writes: %s" % (inner.unsupported or "no tensor is in it"))
         self._absorb(inner, item, clean_text(item.name, 200))
         self._spend(pickled if inner.decoded else item.length)
+
+    def _read_whole(self, source: Source, window: Source, item: Item) -> Tuple[Checkpoint, int]:
+        """Read an item of which there was no like; count the bytes of its pickles."""
+        loaded = read_torch_file(window)
+        inner = loaded.checkpoint
+        if loaded.decoded is not None:
+            self._forms.learn(window, inner, loaded.decoded.root)
+            if item.offsets is None:
+                self._take_object(item.name, loaded.decoded.root, loaded)
+        pickled = sum(each.size for each in inner.regions if each.name.endswith(".pkl"))
+        _thin_out(inner, source)
+        return inner, pickled
+
+    def _read_alike(self, window: Source, alike: Alike, item: Item) -> Checkpoint:
+        """Return what reading all of it would come to."""
+        inner = Checkpoint("torch-zip", window.size)
+        inner.decoded = True
+        if alike.tensor is not None and alike.region is not None:
+            inner.tensors, inner.regions = [alike.tensor], [alike.region]
+        else:
+            self._leaves.add(item.name, alike.root)
+        note_absence(window, inner)
+        return inner
 
     def _read_run(self, source: Source, run: List[Item]) -> None:
         """Read safetensors that hold several items; their names tell which is which."""
@@ -227,8 +254,9 @@ class Items:
             self._kept.append(leaf)
             self._leaves.add(item.name, leaf, str(list(item.offsets)) if item.offsets and any(item.offsets) else "")
             self._indices[id(leaf)] = len(self._checkpoint.tensors) + index
-            place = inner.regions[tensor.region].offset - source.base + tensor.start
-            number = unpacked(tensor.dtype.name, source.read(place, tensor.dtype.size)) if tensor.numel == 1 else None
+            region = inner.regions[tensor.region]
+            data = region.read(source, tensor.start, tensor.dtype.size) if tensor.numel == 1 else b""
+            number = unpacked(tensor.dtype.name, data)
             if number is not None:
                 self._numbers[id(leaf)] = number
 

@@ -171,11 +171,21 @@ def _read_inner(members: Members, inner: _Inner, *, copied: bool) -> None:
         members.checkpoint.copied += claim_bytes(held.tensors).params
 
 
+def _judge_without_state(checkpoint: Checkpoint) -> None:
+    """Judge a folder without the file that comes last: programs older than the random numbers in it wrote none."""
+    message = "there is no %s, which is written last and without which the run can't be resumed" % _STATE
+    if "rng" in checkpoint.parts:
+        checkpoint.add("CK063", message)
+    elif "optimizer" in checkpoint.parts:
+        checkpoint.add("CK063", message + " by transformers' Trainer", severity=SUSPECT)
+    else:
+        checkpoint.add("CK063", message, severity=INFO, next_step="Nothing to do, unless training is to go on from it.")
+
+
 def _judge_presence(members: Members, names: Set[str], *, weights: bool) -> None:
     checkpoint = members.checkpoint
     if checkpoint.format == NAME and _STATE not in names and {"optimizer", "scheduler"} & checkpoint.parts:
-        message = "there is no %s, which is written last and without which the run can't be resumed"
-        checkpoint.add("CK063", message % _STATE)
+        _judge_without_state(checkpoint)
     if not weights:
         checkpoint.truncated = True
         checkpoint.add("CK060", "there is an optimizer's state, but no weights")

@@ -13,13 +13,13 @@ from ..rules.catalogue import severity
 from ..rules.rule import BAD
 from .absence import note_absence
 from .archive import LOCAL, read_directory
-from .sniff import GGUF, is_tar, sniff
 from .torch_objects import Loaded, Objects, decode_pickle
 from .torch_zip import read_torch_zip
 
 if TYPE_CHECKING:
     from ..source import Source
 
+_GGUF = b"GGUF"
 _BLOCK = 1024 * 1024
 # A file that begins with so many zeros is none, whatever follows.
 _MAX_ZEROS = 64 * _BLOCK
@@ -61,9 +61,9 @@ def _format(source: Source, head: bytes) -> str:
     """Name the format of a file as its first bytes do."""
     if head.startswith(LOCAL):
         return "torch-zip"
-    if head.startswith(GGUF):
+    if head.startswith(_GGUF):
         return "gguf"
-    if is_tar(head):
+    if head[257:262] == b"ustar":
         return "tar"
     return "safetensors" if _is_safetensors(source, head) else "unknown"
 
@@ -95,8 +95,11 @@ def _bare(source: Source, checkpoint: Checkpoint) -> Loaded:
 def _is_safetensors(source: Source, head: bytes) -> bool:
     if head[8:9] == b"{":
         return True
-    named = source.path.lower().endswith(".safetensors")
-    return named and bool(head.strip(b"\0")) and sniff(head) is None
+    if not source.path.lower().endswith(".safetensors") or not head.strip(b"\0"):
+        return False
+    from .sniff import sniff
+
+    return sniff(head) is None
 
 
 def _read_rest(source: Source, head: bytes) -> Loaded:
@@ -168,6 +171,8 @@ def _read_pickles(source: Source, head: bytes) -> Optional[Loaded]:
 
 def _told(source: Source, head: bytes) -> Checkpoint:
     """Say what a file is that can't be read."""
+    from .sniff import sniff
+
     kind = sniff(head)
     checkpoint = Checkpoint(kind.format if kind else "unknown", source.size)
     text = "it is %s" % kind.name if kind else "its first bytes belong to no checkpoint format: %s" % head[:8].hex()

@@ -6,7 +6,6 @@ from typing import Optional
 
 from ..records import Record
 
-GGUF = b"GGUF"
 # Where a text would go on, a binary format rarely does.
 _TEXT = frozenset(b"\t\n\r") | frozenset(range(0x20, 0x7F))
 
@@ -38,11 +37,6 @@ _BY_START = (
     (b"\x89PNG", Kind("a PNG picture", "png")),
 )
 _HTML = (b"<!doctype html", b"<html", b"<?xml", b"<head")
-
-
-def is_tar(head: bytes) -> bool:
-    """Tell whether a file begins with the header of a tar member."""
-    return head[257:262] == b"ustar"
 
 
 def sniff(head: bytes) -> Optional[Kind]:

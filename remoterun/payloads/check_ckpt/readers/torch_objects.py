@@ -12,7 +12,7 @@ from ..pickles.layout import settled, survey
 from ..pickles.machine import BUDGET, Machine
 from ..pickles.nodes import INNER, Blob, BombError, Call, CutOffError, Decoded, Persistent, PickleError, TooLargeError
 from ..pickles.opaque import opaque
-from ..pickles.rebuild import UNDESCRIBED, Array, Bare, Broken, Stored, numpy_dtype, others, rebuild
+from ..pickles.rebuild import UNDESCRIBED, Array, Bare, Broken, Stored, encoded, numpy_dtype, others, rebuild
 from ..pickles.saved import Saved
 from ..pickles.training import learn
 from ..records import Record
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 # The pickles in front of a storage take less.
 _MOST_TEXT = 1024 * 1024
+# Of a pickle, so many bytes of arrays that are written as text are looked at: they have to be held in memory.
+_MOST_HELD = 4 * 1024 * 1024
 # Beyond so many tensors of storages that others show, too, those that show the same in the same role are passed over.
 _MOST_SHARED = 10_000
 # Tensors that are wrong are reported one by one, as far as anybody would read it.
@@ -96,6 +98,7 @@ class Objects:
         self._big_endian = big_endian
         self._faults = 0
         self._textual: Set[str] = set()
+        self._room = _MOST_HELD
         self._decoded: Set[int] = set()
         self.tensors: Dict[int, int] = {}
 
@@ -181,15 +184,20 @@ class Objects:
         if source is None or found is None:
             return UNDESCRIBED
         stored, begin = found[0]._replace(key="%s inside the pickle" % found[0].key), found[1]
-        if isinstance(source, Held):
+        held = source.read(begin, stored.held) if isinstance(source, Held) else None
+        if held is not None and len(held) < stored.held:
             self._textual.add(stored.key)
             return stored
         if begin + stored.held != source.size:
             sizes = count_of(stored.held, "byte"), count_of(source.size - begin, "byte")
             return Broken("its storage of %s lies in %s" % sizes)
-        self._regions[stored.key] = len(checkpoint.regions)
-        checkpoint.regions.append(Region(0, source.base + begin, stored.held, "storage %s" % stored.key))
+        self._add_region(stored.key, source.base + begin, stored.held, held)
         return stored
+
+    def _add_region(self, key: str, offset: int, size: int, data: Optional[bytes] = None) -> None:
+        regions = self._checkpoint.regions
+        self._regions[key] = len(regions)
+        regions.append(Region(0, offset, size, "storage %s" % key, None, data))
 
     def _place(self, item: Placed) -> None:
         name, role, key, tensor, node = item
@@ -250,27 +258,42 @@ class Objects:
 
     def _place_array(self, array: Array, name: str, role: str, key: str, node: object) -> None:
         checkpoint, dtype, data = self._checkpoint, array.dtype, array.data
-        if data is not None:
+        if isinstance(data, Blob):
             self._decoded.add(data.offset)
         if dtype is not None and not dtype.floating:
             return
-        if dtype is None or data is None:
+        size = product(array.shape) * dtype.size if dtype is not None else data.size if isinstance(data, Blob) else 0
+        region = self._find_array(data, name) if dtype is not None else None
+        if dtype is None or region is None:
             # Text, dates and whole numbers have nothing to check; V is a record of several fields.
             if dtype is not None or array.dtype_name.lstrip("<>|=").startswith(("f", "c", "g", "V")):
                 reason = "numpy array of a number format not known" if dtype is None else "numpy array written as text"
-                size = data.size if data is not None else 0
                 checkpoint.unchecked.append(Unchecked(name, clean_text(array.dtype_name, 50), size, reason))
             return
-        size = product(array.shape) * dtype.size
-        if size != data.size:
+        if size != region.size:
             message = "array %s should have %s, but has %s"
-            message %= (name, count_of(size, "byte"), count_of(data.size, "byte"))
+            message %= (name, count_of(size, "byte"), count_of(region.size, "byte"))
             self._fault(message, name)
             return
-        checkpoint.regions.append(Region(0, self._source.base + data.offset, size, name))
-        region = len(checkpoint.regions) - 1
         self.tensors[id(node)] = len(checkpoint.tensors)
-        checkpoint.tensors.append(Tensor(name, role, dtype, array.shape, array.stride, region, 0, key))
+        tensor = Tensor(name, role, dtype, array.shape, array.stride, len(checkpoint.regions), 0, key)
+        checkpoint.regions.append(region)
+        checkpoint.tensors.append(tensor)
+
+    def _find_array(self, data: Union[Blob, str, None], name: str) -> Optional[Region]:
+        """Return where the bytes of an array are; None when they can't be had, or not at a bearable price."""
+        base = self._source.base
+        if isinstance(data, Blob) and not data.text:
+            return Region(0, base + data.offset, data.size, name)
+        if data is None or (len(data) if isinstance(data, str) else data.size) > 2 * self._room:
+            return None
+        try:
+            held = _text(self._source, data, "strict").encode("latin-1")
+        except UnicodeError:
+            return None
+        self._room -= len(held)
+        offset = data.offset if isinstance(data, Blob) else 0
+        return Region(0, base + offset, len(held), name, None, held)
 
     # --- numbers -----------------------------------------------------------------------------------------------------
 
@@ -293,16 +316,14 @@ class Objects:
     def _only_element(self, tensor: Tensor) -> Optional[Number]:
         if self._big_endian or tensor.numel != 1:
             return None
-        region, size = self._checkpoint.regions[tensor.region], tensor.dtype.size
-        return unpacked(tensor.dtype.name, self._source.read(region.offset - self._source.base + tensor.start, size))
+        region = self._checkpoint.regions[tensor.region]
+        return unpacked(tensor.dtype.name, region.read(self._source, tensor.start, tensor.dtype.size))
 
     def _scalar(self, dtype: str, data: Any) -> Optional[Number]:
         if isinstance(data, Blob) and data.size <= 16:
             return unpacked(dtype, self._source.read(data.offset, data.size))
-        # Protocol 2 has no bytes: numpy's come as text and the name of an encoding.
-        if isinstance(data, Call) and data.path == "_codecs.encode" and data.args and isinstance(data.args[0], str):
-            return unpacked(dtype, data.args[0].encode("latin-1", "replace"))
-        return None
+        text = encoded(data)
+        return unpacked(dtype, text.encode("latin-1", "replace")) if isinstance(text, str) else None
 
 
 @functools.lru_cache(maxsize=1024)
@@ -344,10 +365,13 @@ def unpacked(dtype: str, data: bytes) -> Optional[Number]:
 
 def _opened(source: Source, data: Any) -> Optional[Source]:
     """Return bytes of a pickle as a file: in their place, or what matters of them when they are written as text."""
-    if isinstance(data, Call) and data.path == "_codecs.encode" and data.args:
-        data = data.args[0]
+    data = encoded(data)
     if isinstance(data, Blob) and not data.text:
         return source.window(data.offset, data.size)
     if isinstance(data, Blob):
-        data = source.read(data.offset, min(data.size, _MOST_TEXT)).decode("utf-8", "replace")
-    return Held(data.encode("latin-1", "replace")) if isinstance(data, str) else None
+        data = data._replace(size=min(data.size, _MOST_TEXT))
+    return Held(_text(source, data, "replace").encode("latin-1", "replace")) if isinstance(data, (Blob, str)) else None
+
+
+def _text(source: Source, text: Union[Blob, str], errors: str) -> str:
+    return text if isinstance(text, str) else source.read(text.offset, text.size).decode("utf-8", errors)

@@ -19,6 +19,8 @@ UNSUPPORTED = "unsupported"
 # Findings of one rule on one checkpoint that are told one by one.
 MANY = 20
 
+_USUAL = "usual_severity"
+
 # What was found with these could not be checked, whatever the rules count for.
 _NOT_CHECKED = ("CK009", "CK128")
 
@@ -67,7 +69,7 @@ class Changes(Record):
         level = self.severities.get(found.rule, usual)
         if level == usual:
             return found
-        return found._replace(severity=level, data={**(found.data or {}), "usual_severity": usual})
+        return found._replace(severity=level, data={**(found.data or {}), _USUAL: usual})
 
 
 class Settled(Record):
@@ -102,7 +104,12 @@ def severity(found: Found) -> str:
 
 def next_step(found: Found) -> str:
     """Return what to do about a finding."""
-    return RULES[found.rule].next_step if found.next_step is None else found.next_step
+    if found.next_step is not None:
+        return found.next_step
+    rule = RULES[found.rule]
+    # Who makes light of a rule is not told that there is nothing to it.
+    mild = found.severity == INFO != rule.severity and _USUAL not in (found.data or {})
+    return rule.mild if mild else rule.next_step
 
 
 def verdict(found: Sequence[Found], *, in_progress: bool, unsupported: bool) -> str:

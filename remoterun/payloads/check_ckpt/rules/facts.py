@@ -114,6 +114,6 @@ class Facts:
             "shape": list(tensor.shape),
             "file": self.paths[region.file],
         }
-        if runs:
+        if runs and region.data is None:
             data["range"] = [region.offset + runs[0][0], region.offset + runs[-1][1]]
         return data

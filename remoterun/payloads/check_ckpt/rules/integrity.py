@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import bisect
-from typing import Dict, Iterator, List, Optional
+from typing import TYPE_CHECKING, Dict, Iterator, List, Optional
 
 from ..model import Checkpoint, Found, count_of
-from ..scan.bitflip import Flipped, flipped_bit
 from .facts import Facts
 from .rule import BAD, GO_BACK, INFO, SAVE_SAFELY, SUSPECT, Rule
+
+if TYPE_CHECKING:
+    from ..scan.bitflip import Flipped
 
 _ROTTEN = "Do not resume from it, and test the memory and the disks that it went through."
 
@@ -25,7 +27,11 @@ RULES: Dict[str, Rule] = {
     "CK027": Rule(BAD, "Its weights were never written: save it again without skip_data."),
     "CK028": Rule(INFO, "Keep a sha256 beside files that matter."),
     "CK041": Rule(BAD, SAVE_SAFELY),
-    "CK029": Rule(BAD, "Do not resume from it: fetch the file again, or go back to the newest checkpoint that is ok."),
+    "CK029": Rule(
+        BAD,
+        "Do not resume from it: fetch the file again, or go back to the newest checkpoint that is ok.",
+        "Compare them with a program that knows their kind.",
+    ),
     "CK030": Rule(SUSPECT, "Look at the permissions and the health of the storage."),
 }
 
@@ -60,6 +66,8 @@ def _checksums(facts: Facts) -> Iterator[Found]:
 
 
 def _flipped(facts: Facts, index: int) -> Optional[Flipped]:
+    from ..scan.bitflip import flipped_bit
+
     region = facts.checkpoint.regions[index]
     return flipped_bit(region.crc or 0, facts.scanned.crcs[index], region.size)
 
@@ -131,6 +139,8 @@ def _within(checkpoint: Checkpoint) -> List[List[int]]:
     order = sorted(range(len(within)), key=lambda index: checkpoint.holes[index][:2])
     ends = [(hole.file, hole.offset + hole.size) for hole in (checkpoint.holes[index] for index in order)]
     for number, region in enumerate(checkpoint.regions if order else ()):
+        if region.data is not None:
+            continue
         at = bisect.bisect_right(ends, (region.file, region.offset))
         while at < len(order) and checkpoint.holes[order[at]][:2] < (region.file, region.offset + region.size):
             within[order[at]].append(number)

@@ -10,10 +10,12 @@ BAD = "bad"
 
 GO_BACK = "Do not resume from it: go back to the newest checkpoint that is ok."
 SAVE_SAFELY = "Do not resume from it. Save to a temporary name, then rename, with no optimizer step in between."
+MEANT = "Nothing to do if that was meant."
 
 
 class Rule(Record):
-    """Give a rule its severity and its next step."""
+    """Give a rule its severity and its next step, and another one for what of its kind is information only."""
 
     severity: str
     next_step: str
+    mild: str = MEANT

@@ -15,7 +15,11 @@ RULES: Dict[str, Rule] = {
     "CK100": Rule(SUSPECT, "Load it only if you know where it comes from."),
     "CK101": Rule(BAD, "Do not load it, and find out who wrote it."),
     "CK102": Rule(BAD, "torch did not write this file as it is: do not load it before you know who did."),
-    "CK103": Rule(BAD, "Do not load it: reading it can exhaust the machine's memory."),
+    "CK103": Rule(
+        BAD,
+        "Do not load it: reading it can exhaust the machine's memory.",
+        "Nothing to do: it is long, and its step is known.",
+    ),
     "CK104": Rule(BAD, "Do not load or unpack it, and find out who wrote it."),
     "CK105": Rule(SUSPECT, "Load it only if you know where it comes from."),
     "CK106": Rule(INFO, "Save what matters in it as tensors, to have it checked."),

@@ -13,12 +13,14 @@ RULES: Dict[str, Rule] = {
         SUSPECT, "Find out whether these weights were meant to stand still: training works on them for nothing."
     ),
     "CK081": Rule(
-        BAD, "What was saved is not what was trained: find the stale copy in the saving code, and save once more."
+        BAD,
+        "What was saved is not what was trained: find the stale copy in the saving code, and save once more.",
+        "Nothing to do if that step had a learning rate of 0, as a warm-up begins with.",
     ),
     "CK082": Rule(SUSPECT, _LOOK),
     "CK083": Rule(SUSPECT, "Find out what changed in the model or in how it is saved before resuming across it."),
     "CK084": Rule(BAD, GO_BACK),
-    "CK085": Rule(SUSPECT, _LOOK),
+    "CK085": Rule(SUSPECT, _LOOK, "Go back to the one before it."),
     "CK086": Rule(INFO, "Nothing to do if checkpoints were copied, or a run was started again in the same folder."),
     "CK087": Rule(INFO, "Nothing to do if training has ended; else look whether it hangs."),
 }

@@ -29,7 +29,10 @@ class Elements:
             ShrunkError: when the file got shorter.
             OSError: when it can't be read.
         """
-        data = bytearray(length * tensor.dtype.size)
+        region, size = self._regions[tensor.region], tensor.dtype.size
+        if region.data is not None:
+            return region.read(self._sources[region.file], tensor.start + first * size, length * size)
+        data = bytearray(length * size)
         self._pace.spend(len(data))
-        self._sources[self._regions[tensor.region].file].read_into(memoryview(data), self.place(tensor, first))
+        self._sources[region.file].read_into(memoryview(data), self.place(tensor, first))
         return bytes(data)

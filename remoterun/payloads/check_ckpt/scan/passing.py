@@ -104,7 +104,10 @@ class Pass(Job):
         offset, end = region.offset + part.start, region.offset + part.stop
         crc = 0
         while offset < end:
-            stop = window.cover(region.file, offset, end, limit)
+            if region.data is not None:
+                stop = window.hold(region.data, region.offset, offset, end)
+            else:
+                stop = window.cover(region.file, offset, end, limit)
             if self._asked:
                 self._settle()
             if checked:

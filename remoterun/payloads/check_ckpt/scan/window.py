@@ -49,6 +49,21 @@ class Window:
             self._turn(self._turned + 1)
             self._reader.read(self._sources[file], self.view, self.base, size, limit)
             self._file, self._ready = file, self.base + size
+        return self._end(offset, stop)
+
+    def hold(self, data: bytes, start: int, offset: int, stop: int) -> int:
+        """Do so with bytes that are in memory and stand for those of a file from `start` on."""
+        self._file = -1
+        self.base = offset - offset % PAGE
+        lead = offset - self.base
+        size = min(self._size - lead, stop - offset)
+        self._turn(self._turned + 1)
+        self.view[lead : lead + size] = data[offset - start : offset - start + size]
+        self._ready = offset + size
+        return self._end(offset, stop)
+
+    def _end(self, offset: int, stop: int) -> int:
+        """Return where what is ready ends."""
         if self._ready >= stop:
             return stop
         return offset + (self._ready - offset) // ALIGN * ALIGN

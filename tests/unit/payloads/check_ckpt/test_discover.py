@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import os
+import pickle
 import socket
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from remoterun.payloads.check_ckpt.find.discover import discover
 from remoterun.payloads.check_ckpt.find.names import step_in_name
 from remoterun.payloads.check_ckpt.find.unit import newest_first
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from tests.unit.payloads.check_ckpt.support import NothingError, audit, save, stored_zip, training_state, write
 
 
 def touch(path: Path, mtime: int = 1000) -> Path:
@@ -152,6 +151,10 @@ def test_other_temporary_files_are_none_of_ours(tmp_path: Path) -> None:
         ("iter_0000100/model_optim_rng.pt", 100),
         ("ckpt_7.pt", 7),
         ("002000.pt", 2000),
+        ("500/model.safetensors", 500),
+        ("500.pth.tar.tmp-1", 500),
+        ("0.3.0/weights.pth.tar", None),
+        ("2.1.pt", None),
         ("run3/last.pt", None),
         ("best.pt", None),
         ("unit3.pt", None),
@@ -181,3 +184,60 @@ def test_names_that_are_no_text_are_survived(tmp_path: Path) -> None:
         file.write(b"x")
     (found,) = discover(str(tmp_path), 6).units
     assert os.path.exists(found.path)  # noqa: PTH110 - not text either
+
+
+# --- other names ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("name", ["checkpoint.tar", "last.pkl", "G.model", "net.t7", "best.weights", "w.TORCH"])
+@pytest.mark.parametrize("old", [False, True])
+def test_what_torch_saved_is_found_under_other_names(tmp_path: Path, name: str, old: bool) -> None:
+    save(training_state(), tmp_path / "run" / name, _use_new_zipfile_serialization=not old)
+    heard = audit(tmp_path)
+    assert (heard.record["name"], heard.record["verdict"]) == ("run", "ok")
+    assert heard.summary["skipped"] == []
+
+
+def test_what_may_hold_weights_and_is_not_read_is_told(tmp_path: Path) -> None:
+    for name in ("a.h5", "b/c.h5", "b/c.onnx", "b/d.npz", "b/tf.ckpt-9.data-00000-of-00001", "e.pt2"):
+        write(tmp_path / name, b"\x89HDF\r\n\x1a\n" + bytes(100))
+    write(tmp_path / "f.pkl", pickle.dumps({"a": 1}))
+    write(tmp_path / "g.tar", stored_zip({"archive/other": b"data.pkl"}))
+    for name in ("tokenizer.model", "spiece.model", "readme.md", "loss.csv", "train.py"):
+        write(tmp_path / name, b"text")
+    discovery = discover(str(tmp_path), 6)
+    assert discovery.units == []
+    told = {str(Path(each.path).relative_to(tmp_path)): each.reason for each in discovery.skipped}
+    assert told == {
+        "a.h5": "an HDF5 file, which can't be audited yet (and 1 more)",
+        "b/c.onnx": "an ONNX model, which can't be audited yet",
+        "b/d.npz": "numpy arrays, which can't be audited yet",
+        "b/tf.ckpt-9.data-00000-of-00001": "a checkpoint of TensorFlow, which can't be audited yet",
+        "e.pt2": "a program of torch.export, which can't be audited yet",
+        "f.pkl": "a pickle that torch.save did not write: name it to have it looked at",
+        "g.tar": "not a file that torch.save wrote",
+    }
+    with pytest.raises(NothingError, match=r"passed over: .*/a\.h5 \(an HDF5 file, which can't be audited yet"):
+        audit(tmp_path)
+
+
+def test_what_is_not_read_leaves_the_verdicts_of_others_alone(tmp_path: Path) -> None:
+    save(training_state(), tmp_path / "step_2000.pt")
+    write(tmp_path / "model.onnx", bytes(100))
+    heard = audit(tmp_path)
+    assert heard.record["verdict"] == "ok"
+    assert heard.findings == []
+    assert heard.summary["skipped"] == [
+        {"path": str(tmp_path / "model.onnx"), "reason": "an ONNX model, which can't be audited yet"}
+    ]
+
+
+def test_not_every_file_of_such_a_name_is_opened(tmp_path: Path) -> None:
+    for number in range(503):
+        (tmp_path / f"{number:03}.tar").write_bytes(b"x")
+    reasons = sorted(each.reason for each in discover(str(tmp_path), 6).skipped)
+    assert reasons == [
+        "not a file that torch.save wrote (and 499 more)",
+        "not looked into, after 500 files of such names (and 2 more)",
+    ]

@@ -319,6 +319,13 @@ def test_without_its_state_a_trainer_can_not_resume(tmp_path: Path) -> None:
     assert heard.rules(above_info=True) == {"CK063"}
     assert heard.record["verdict"] == "bad"
     assert heard.record["step"] == 100
+    # Programs from before there was a file of random numbers wrote no state at all.
+    (folder / "rng_state.pth").unlink()
+    heard = audit(tmp_path)
+    assert (heard.of("CK063")["severity"], heard.record["verdict"]) == ("suspect", "suspect")
+    (folder / "optimizer.pt").unlink()
+    heard = audit(tmp_path)
+    assert (heard.of("CK063")["severity"], heard.record["verdict"]) == ("info", "ok")
 
 
 @pytest.mark.parametrize("text", [b"", b'{"global_step": 1', b"{}", b'{"global_step": true}', b"[" * 50_000])

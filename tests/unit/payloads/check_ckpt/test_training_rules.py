@@ -238,6 +238,7 @@ def test_groups_that_were_added_later_are_information(tmp_path: Path) -> None:
         optimizer.step()
     heard = heard_of({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, tmp_path)
     assert (heard.of("CK040")["severity"], heard.record["verdict"]) == ("info", "ok")
+    assert heard.of("CK040")["next_step"].startswith("Nothing to do"), "and not: do not resume from it"
 
 
 def test_experts_that_were_not_asked_are_information(tmp_path: Path) -> None:

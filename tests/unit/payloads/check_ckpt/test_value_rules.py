@@ -221,6 +221,15 @@ def test_r11_weights_of_size_zero(tmp_path: Path) -> None:
     assert heard.record["verdict"] != "ok"
 
 
+def test_modules_that_need_no_weights_are_information(tmp_path: Path) -> None:
+    """Those of e3nn have a weight of size 0 where it comes from elsewhere, beside many that are there."""
+    model = {f"{layer}.linear.{number}.weight": dense(8, 8) for layer in range(5) for number in range(3)}
+    model.update({f"{layer}.convolution.weight": torch.empty(0) for layer in range(5)})
+    heard = heard_of({"model": model, "global_step": 3}, tmp_path)
+    assert (severity(heard, "CK009"), heard.record["verdict"]) == ("info", "ok")
+    assert heard.of("CK009")["next_step"] == "Nothing to do if that was meant."
+
+
 def test_one_empty_tensor_is_no_finding(tmp_path: Path) -> None:
     assert heard_of({"model": {"w.weight": dense(64, 64), "cache.weight": torch.empty(0)}}, tmp_path).rules() == set()
 

@@ -30,19 +30,23 @@ def _placeholders(facts: Facts) -> Iterator[Found]:
     weights = [tensor for tensor in facts.checkpoint.tensors if tensor.role == MODEL]
     empty = [tensor for tensor in weights if not tensor.numel]
     named = [tensor for tensor in empty if tensor.shape == (0,) and tensor.name.endswith("weight")]
-    if empty and len(empty) == len(weights):
-        message = "all %s of the model are empty (of size 0), as ZeRO-3 leaves them in the model's file"
-    elif len(named) > _MEANT:
-        message, empty = "%s of the model are empty (of size 0), as ZeRO-3 leaves them in the model's file", named
-    else:
+    whole = len(empty) == len(weights)
+    if not whole:
+        empty = named
+    if not empty or (not whole and len(empty) <= _MEANT):
         return
+    # ZeRO-3 leaves the smallest matrices in place; a module may have its weights from elsewhere, beside many others.
+    matrices = sum(len(tensor.shape) > 1 and tensor.name.endswith("weight") for tensor in weights)
+    message = "%s of the model are empty (of size 0), as " + (
+        "ZeRO-3 leaves them in the model's file" if matrices < len(empty) else "modules leave them that need none"
+    )
     # What the optimizer keeps is then the model.
     kept = any(tensor.role == MASTER and tensor.numel for tensor in facts.checkpoint.tensors)
     yield Found(
         "CK009",
-        message % count_of(len(empty), "tensor"),
+        ("all " if whole else "") + message % count_of(len(empty), "tensor"),
         {"tensors": [tensor.name for tensor in empty[:20]]},
-        INFO if kept else None,
+        INFO if kept or matrices >= len(empty) else None,
         "The weights are in the optimizer's files: put them together with zero_to_fp32.py." if kept else None,
         {"empty": len(empty), "tensors": len(weights)},
     )
