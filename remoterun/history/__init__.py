@@ -4,6 +4,6 @@ from __future__ import annotations
 
 from remoterun.history.database import default_folder
 from remoterun.history.journal import Journal
-from remoterun.history.reading import History, HistoryError, Kept
+from remoterun.history.reading import History, HistoryError, Kept, PlanError
 
-__all__ = ["History", "HistoryError", "Journal", "Kept", "default_folder"]
+__all__ = ["History", "HistoryError", "Journal", "Kept", "PlanError", "default_folder"]

@@ -47,6 +47,8 @@ class Journal:
                 self._entry = _Entry.begin(self._folder, event, self._earlier)
             elif self._entry is not None:
                 self._entry.take(event)
+        except _KeptError:
+            self._on_trouble(f"the history in {self._folder} has this run already, and keeps what it had of it")
         except (sqlite3.Error, OSError, NewerHistoryError) as error:
             self._on_trouble(f"the history in {self._folder} can't be written, so it lacks this run: {error}")
             self.close()
@@ -56,6 +58,10 @@ class Journal:
         entry, self._entry = self._entry, None
         if entry is not None:
             entry.close()
+
+
+class _KeptError(Exception):
+    """Say that a run is kept already: what another version has planned can be looked after, but not taken up."""
 
 
 class _Entry:
@@ -116,6 +122,8 @@ class _Entry:
 
     def _start(self, event: RunStarted) -> None:
         plan, database = event.plan, self._database
+        if database.execute("SELECT 1 FROM runs WHERE id = ?", (plan.run_id,)).fetchone():
+            raise _KeptError
         body, packs = pack_plan(plan)
         run = database.execute(
             "INSERT INTO runs (id, project, playbook, playbook_sha256, remoterun, started_at, plan) "

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import base64
+import io
 import json
 import pickle
 import zlib
-from dataclasses import replace
+from dataclasses import fields, is_dataclass, replace
+from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
 from remoterun.history.database import reading
@@ -30,7 +32,7 @@ from remoterun.report.documents import plain
 from remoterun.store import sign, signed
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from remoterun.model import Json
 
@@ -134,7 +136,9 @@ def pack_plan(plan: Plan) -> tuple[bytes, dict[str, bytes]]:
             jobs.append(replace(job, work=replace(job.work, pack=light)))
         else:
             jobs.append(job)
-    data = zlib.compress(pickle.dumps(replace(plan, jobs=tuple(jobs)), pickle.HIGHEST_PROTOCOL), 1)
+    stream = io.BytesIO()
+    _Pickler(stream, pickle.HIGHEST_PROTOCOL).dump(replace(plan, jobs=tuple(jobs)))
+    data = zlib.compress(stream.getbuffer(), 1)
     bodies = {job.work.pack.sha256: job.work.pack.data for job in plan.jobs if isinstance(job.work, PayloadWork)}
     return sign(_PURPOSE, data), {sha: zlib.compress(body, 6) for sha, body in bodies.items()}
 
@@ -151,7 +155,33 @@ def unpack_plan(data: bytes, packs: Mapping[str, bytes]) -> Plan | None:
     if not isinstance(plan, Plan):
         return None
     whole: dict[str, Pack] = {}
-    return replace(plan, jobs=tuple(_with_pack(job, packs, whole) for job in plan.jobs))
+    with reading():
+        return replace(plan, jobs=tuple(_with_pack(job, packs, whole) for job in plan.jobs))
+
+
+class _Pickler(pickle.Pickler):
+    """Write records by the names of their fields: a later version may have more of them."""
+
+    def reducer_override(self, value: object) -> Any:
+        """Return how a record is made again."""
+        if not is_dataclass(value) or isinstance(value, type):
+            return NotImplemented
+        names = _names(type(value))
+        return make_again, (type(value), names, *(getattr(value, name) for name in names))
+
+
+@cache
+def _names(kind: type[Any]) -> tuple[str, ...]:
+    """Return the names of a record's fields: the same tuple each time, which is written once."""
+    return tuple(item.name for item in fields(kind))
+
+
+def make_again(kind: Callable[..., object], names: tuple[str, ...], *values: object) -> object:
+    """Make a record: fields that it did not have yet are as when left out, and those it has no more are an error.
+
+    Plans that are kept name this function, so it stays where it is.
+    """
+    return kind(**dict(zip(names, values, strict=True)))
 
 
 def _with_pack(job: Job, packs: Mapping[str, bytes], whole: dict[str, Pack]) -> Job:

@@ -17,6 +17,7 @@ import pytest
 
 from tests.support.programs import lacking
 from tests.support.project import REMOTERUN, Project, Result, piped, strict_json
+from tests.support.started import Started
 
 INVENTORY = f"""\
 defaults: {{python: {sys.executable}}}
@@ -94,14 +95,11 @@ def _shown(*words: str) -> Result:
 
 def _cut(project: Project, number: int = signal.SIGKILL) -> list[dict[str, Any]]:
     """Kill a run when one of its targets is done and the other waits; return what it had shown by then."""
-    process = project.start("play", "count", "--on", "all", "--output", "jsonl")
-    assert process.stdout is not None
-    shown: list[dict[str, Any]] = []
-    while sum(line["type"] == "record" for line in shown) < 7 or sum(line["type"] == "outcome" for line in shown) < 1:
-        shown.append(json.loads(process.stdout.readline()))
-    os.kill(process.pid, number)
-    rest, _ = process.communicate(timeout=60)
-    return [*shown, *map(json.loads, rest.splitlines())]
+    with Started(project.argv("play", "count", "--on", "all", "--output", "jsonl")) as command:
+        command.says(b'"type": "record"', 7)
+        command.says(b'"type": "outcome"')
+        command.end(number)
+        return list(command.events())
 
 
 def _numbers(outcome: dict[str, Any]) -> list[int]:
@@ -138,14 +136,12 @@ def test_a_killed_run_has_kept_all_it_showed_and_is_taken_up(project: Project) -
 @pytest.mark.parametrize("turn", range(10))
 def test_whatever_was_shown_before_a_kill_is_kept(project: Project, turn: int, seed: int) -> None:
     chance = random.Random(f"{seed} {turn}")
-    process = project.start("play", "count", "--on", "all", "--output", "jsonl")
-    assert process.stdout is not None
-    # Two targets say ten lines, and one of them waits after that.
-    shown = [json.loads(process.stdout.readline()) for _ in range(chance.randint(1, 9))]
-    process.kill()
-    rest, _ = process.communicate(timeout=60)
-    # The last line may be half of one.
-    shown += map(json.loads, rest.split(b"\n")[:-1])
+    with Started(project.argv("play", "count", "--on", "all", "--output", "jsonl")) as command:
+        # Two targets say ten lines, and one of them waits after that.
+        command.says(b"", chance.randint(1, 9))
+        command.end(signal.SIGKILL)
+        # Without half of a last line.
+        shown = list(command.events())
     _, document, _ = _history("show", "last", "--output", "json")
     assert document["run_id"] == shown[0]["run_id"]
     for outcome in document["outcomes"]:
@@ -156,20 +152,19 @@ def test_whatever_was_shown_before_a_kill_is_kept(project: Project, turn: int, s
 
 
 def test_a_run_that_is_going_on_is_shown_as_that(project: Project) -> None:
-    process = project.start("play", "count", "--on", "two", "--output", "jsonl")
-    assert process.stdout is not None
-    lines = [json.loads(process.stdout.readline()) for _ in range(4)]
-    _, document, _ = _history("runs", "--output", "json")
-    assert [(run["run_id"], run["status"]) for run in document["runs"]] == [(lines[0]["run_id"], "running")]
-    _, document, _ = _history("show", "last", "--output", "json")
-    assert document["outcomes"][0]["error"]["code"] == "still_running"
-    assert _numbers(document["outcomes"][0]) == [0, 1, 2]
-    status, document, _ = _history("resume", "last", "--output", "json")
-    assert status == 2
-    assert "going on" in document["message"]
-    (project.folder / "shut").write_text("")
-    process.communicate(timeout=60)
-    assert process.returncode == 0
+    with Started(project.argv("play", "count", "--on", "two", "--output", "jsonl")) as command:
+        command.says(b'"type": "record"', 3)
+        _, document, _ = _history("runs", "--output", "json")
+        run_id = next(command.events())["run_id"]
+        assert [(run["run_id"], run["status"]) for run in document["runs"]] == [(run_id, "running")]
+        _, document, _ = _history("show", "last", "--output", "json")
+        assert document["outcomes"][0]["error"]["code"] == "still_running"
+        assert _numbers(document["outcomes"][0]) == [0, 1, 2]
+        status, document, _ = _history("resume", "last", "--output", "json")
+        assert status == 2
+        assert "going on" in document["message"]
+        (project.folder / "shut").write_text("")
+        assert command.result().status == 0
 
 
 def test_an_interrupted_run_is_taken_up(project: Project) -> None:
@@ -198,6 +193,22 @@ def test_a_run_is_run_again_as_it_was_planned(project: Project) -> None:
     status, document, _ = _history("rerun", "last", "--only", "unreachable", "--output", "json")
     assert status == 2
     assert "is unreachable" in document["message"]
+
+
+def test_what_another_version_has_left_to_itself_can_be_fetched(project: Project, tmp_path: Path) -> None:
+    assert project.run("play", "count", "--on", "one", "--detach", "--quiet").status == 0
+    with closing(sqlite3.connect(tmp_path / "state/remoterun/history.sqlite3")) as database, database:
+        database.execute("UPDATE runs SET plan = x'00'")
+        (run,) = database.execute("SELECT id FROM runs").fetchone()
+    for command in ("collect", "attach", "cancel", "resume", "rerun"):
+        status, document, _ = _history(command, "last", "--output", "json")
+        assert status == 2
+        assert f"run count anew; what is still at work is fetched by `remoterun collect {run} --on" in str(document)
+    (project.folder / "shut").write_text("")
+    found = project.run("attach", "last", "--on", "one", "--output", "json", "--quiet")
+    (outcome,) = found.document["outcomes"]
+    assert (found.status, found.document["run_id"], outcome["status"], len(outcome["records"])) == (0, run, "ok", 4)
+    assert "has this run already, and keeps what it had of it" in found.stderr
 
 
 @pytest.mark.parametrize("output", ["table", "json", "jsonl"])

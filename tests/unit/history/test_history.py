@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import io
 import pickle
 import sqlite3
 import tempfile
+import zlib
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import fields, is_dataclass, replace
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 
 from remoterun.events import Event, OutcomeReady, RecordArrived, RunFinished, RunStarted
-from remoterun.history import History, HistoryError, Journal
+from remoterun.history import History, HistoryError, Journal, PlanError
 from remoterun.history.retention import KEEP, before
+from remoterun.history.values import make_again
 from remoterun.model import Json, Pack, PayloadRef, PayloadWork, Plan, Records, Run, RunStatus, Status
 from remoterun.report import table, to_json
+from remoterun.store import sign
 from tests.support import runs as samples
 
 
@@ -167,6 +172,41 @@ def test_a_plan_that_somebody_else_wrote_is_not_taken(folder: Path) -> None:
         assert to_json(history.run(kept)) == to_json(samples.mixed_run())
         with pytest.raises(HistoryError, match="can't be read any more"):
             history.plan(kept)
+
+
+class _OlderPickler(pickle.Pickler):
+    """Write a plan as a version did that had other fields."""
+
+    def __init__(self, stream: io.BytesIO, lacks: str, has: str) -> None:
+        super().__init__(stream, pickle.HIGHEST_PROTOCOL)
+        self._lacks, self._has = lacks, has
+
+    def reducer_override(self, value: object) -> Any:
+        if not is_dataclass(value) or isinstance(value, type):
+            return NotImplemented
+        own = {item.name: getattr(value, item.name) for item in fields(value) if item.name != self._lacks}
+        if self._has and isinstance(value, Plan):
+            own[self._has] = 3
+        return make_again, (type(value), tuple(own), *own.values())
+
+
+@pytest.mark.parametrize(
+    ("lacks", "has", "reads"),
+    [("", "", True), ("project", "", True), ("use_cache", "", True), ("jobs", "", False), ("", "no_more", False)],
+)
+def test_a_plan_of_another_version(folder: Path, lacks: str, has: str, reads: bool) -> None:
+    run = samples.mixed_run()
+    _keep(folder, run)
+    stream = io.BytesIO()
+    _OlderPickler(stream, lacks, has).dump(_plan(run))
+    with closing(sqlite3.connect(folder / "history.sqlite3")) as database, database:
+        database.execute("UPDATE runs SET plan = ?", (sign("history", zlib.compress(stream.getvalue())),))
+    with History.open(folder) as history:
+        if reads:
+            assert history.plan(history.find("last")) == _plan(run)
+        else:
+            with pytest.raises(PlanError, match=rf"remoterun collect {run.run_id} --on TARGET"):
+                history.plan(history.find("last"))
 
 
 def test_it_is_nobody_elses_to_read(folder: Path) -> None:
