@@ -15,6 +15,7 @@ import pytest
 from tests.support.lab import wait_for
 from tests.support.programs import lacking
 from tests.support.project import REMOTERUN, Project, Result
+from tests.support.started import Started
 
 DATA = Path(__file__).parents[2] / "remoterun/lab/data"
 # A user who is not root, but may read what root owns: this machine's root by another number.
@@ -305,12 +306,10 @@ def test_a_killed_check_leaves_nothing_at_work(folder: Path) -> None:
     header = json.dumps({"w": {"dtype": "F32", "shape": [size // 4], "data_offsets": [0, size]}}).encode()
     checkpoint.write_bytes(len(header).to_bytes(8, "little") + header + bytes(size))
     words = ("check", str(checkpoint), "--set", "max_mbps=1", "--output", "jsonl")
-    process = subprocess.Popen([*REMOTERUN, *words], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
-    assert process.stdout is not None
-    run_id = json.loads(process.stdout.readline())["run_id"]
-    wait_for(lambda: _marked(run_id) != [], "the audit to begin")
-    process.kill()
-    process.communicate(timeout=60)
+    with Started([*REMOTERUN, *words]) as command:
+        command.says(b'"run_started"')
+        run_id = next(command.events())["run_id"]
+        wait_for(lambda: _marked(run_id) != [], "the audit to begin")
     wait_for(lambda: _marked(run_id) == [], "everything to end")
 
 

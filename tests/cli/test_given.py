@@ -13,6 +13,7 @@ import pytest
 
 from tests.support.lab import wait_for
 from tests.support.project import Project, strict_json
+from tests.support.started import Started
 
 INVENTORY = f"""\
 defaults: {{python: {sys.executable}}}
@@ -158,10 +159,9 @@ def test_a_command_that_is_killed_leaves_what_stood_there(project: Project) -> N
     out.write_text("the former", "utf-8")
     started = project.folder / "started"
     program = ["sh", "-c", 'touch "$1"; sleep 60', "-", str(started)]
-    process = project.start("exec", "--on", "one", "--output", "json", "-o", str(out), "--", *program)
-    wait_for(started.exists, what="the program's start")
-    process.send_signal(signal.SIGKILL)
-    process.wait(20)
+    with Started(project.argv("exec", "--on", "one", "--output", "json", "-o", str(out), "--", *program)) as command:
+        wait_for(started.exists, what="the program's start")
+        command.end(signal.SIGKILL)
     assert out.read_text("utf-8") == "the former"
     assert not list(project.folder.glob(".result*"))
 
@@ -170,23 +170,18 @@ def test_an_interrupted_run_is_written_too(project: Project) -> None:
     out = project.folder / "result.json"
     started = project.folder / "started"
     program = ["sh", "-c", 'touch "$1"; sleep 60', "-", str(started)]
-    process = project.start("exec", "--on", "one", "--output", "json", "-o", str(out), "--", *program)
-    wait_for(started.exists, what="the program's start")
-    process.send_signal(signal.SIGINT)
-    assert process.wait(30) == 130
+    with Started(project.argv("exec", "--on", "one", "--output", "json", "-o", str(out), "--", *program)) as command:
+        wait_for(started.exists, what="the program's start")
+        assert command.end().status == 130
     assert strict_json(out.read_bytes())["status"] == "interrupted"
 
 
 def test_ctrl_c_before_anything_has_started_leaves_nothing(project: Project) -> None:
     words = ["play", "say", "--on", "one", "--params", "@-", "-o", str(project.folder / "result.json")]
-    process = subprocess.Popen(
-        project.argv(*words), stdin=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
-    )
-    stat = Path(f"/proc/{process.pid}/wchan")
-    wait_for(lambda: "pipe" in stat.read_text(), what="its reading of standard input")
-    process.send_signal(signal.SIGINT)
-    process.communicate(timeout=30)
-    assert process.returncode == 130
+    with Started(project.argv(*words), stdin=subprocess.PIPE) as command:
+        stat = Path(f"/proc/{command.pid}/wchan")
+        wait_for(lambda: "pipe" in stat.read_text(), what="its reading of standard input")
+        assert command.end().status == 130
     assert not [path.name for path in project.folder.iterdir() if "result" in path.name]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import signal
 import subprocess
 import sys
 import zlib
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 
 from tests.support.project import REMOTERUN, Project
+from tests.support.started import Started
 
 TOKEN = 'hf_q"uo\\te/Abc123'
 KEY = "-----BEGIN KEY-----\nMIIEvQIBADANBg\n-----END KEY-----\n"
@@ -212,11 +214,10 @@ def test_a_target_that_repeats_what_it_is_told_gives_nothing_away(project: Proje
 
 def test_live_output_is_not_held_up(project: Project) -> None:
     code = "import sys; print('ready', flush=True); sys.stdin.read(); import time; time.sleep(600)"
-    with project.start("exec", "--on", "here", "--secret", "MY_TOKEN", "--", sys.executable, "-c", code) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == b"ready\n"
-        process.terminate()
-        process.communicate(timeout=60)
+    argv = project.argv("exec", "--on", "here", "--secret", "MY_TOKEN", "--", sys.executable, "-c", code)
+    with Started(argv) as command:
+        command.says(b"^ready$")
+        assert command.end(signal.SIGTERM).status == 143
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,8 @@ import pytest
 
 from remoterun import report
 from tests.support.lab import Lab, LabHost, guest, wait_for
-from tests.support.project import Project, end, piped, strict_json, write_project
+from tests.support.project import Project, Result, piped, strict_json, write_project
+from tests.support.started import Started
 
 SLOW = """\
 import time
@@ -92,12 +93,16 @@ def test_error_document_is_strict(project: Project, words: tuple[str, ...]) -> N
     assert result.stderr
 
 
+def _ended_at_work(project: Project, number: int = signal.SIGINT) -> Result:
+    """Send a signal to a run whose payload is at work."""
+    with Started(project.argv("play", "slow", "--on", "documents/200", "--output", "json", "-v")) as command:
+        command.says(b" run$", on="stderr")
+        return command.end(number)
+
+
 @pytest.mark.lab
 def test_interrupt_confirms_the_kill(project: Project, host: LabHost) -> None:
-    process = project.start("play", "slow", "--on", "documents/200", "--output", "json")
-    wait_for(lambda: bool(host.guest(200).processes()), "the payload to run")
-    wait_for(lambda: len(host.guest(200).processes()) >= 3, "leg, supervisor and payload")
-    result = end(process)
+    result = _ended_at_work(project)
     assert result.status == 130, result
     document = result.document
     jsonschema.validate(document, report.run_schema())
@@ -111,34 +116,19 @@ def test_interrupt_confirms_the_kill(project: Project, host: LabHost) -> None:
 @pytest.mark.lab
 def test_second_interrupt_leaves_at_once_and_names_what_is_open(project: Project, host: LabHost) -> None:
     project.payload("stubborn", STUBBORN)
-    process = project.start("play", "stubborn", "--on", "documents/200", "--output", "jsonl")
-    assert process.stdout is not None
-    lines = []
-    for line in process.stdout:
-        lines.append(line)
-        if strict_json(line)["type"] == "record":
-            break
-    process.send_signal(signal.SIGINT)
-    assert process.stderr is not None
-    read = b""
-    while b"nterrupt" not in read:
-        more = process.stderr.read1(4096)  # type: ignore[attr-defined]
-        assert more, (lines, read)
-        read += more
-    process.send_signal(signal.SIGINT)
-    rest = process.stderr.read()
-    assert process.wait(30) == 130
-    assert b"documents/200" in read + rest
-    process.stdout.close()
-    process.stderr.close()
+    with Started(project.argv("play", "stubborn", "--on", "documents/200", "--output", "jsonl")) as command:
+        command.says(b'"type": "record"')
+        command.send(signal.SIGINT)
+        command.says(b"nterrupt", on="stderr")
+        result = command.end()
+    assert result.status == 130
+    assert "documents/200" in result.stderr
     wait_for(lambda: not host.guest(200).processes(), "the guest to be empty")
 
 
 @pytest.mark.lab
-def test_sigterm_ends_in_order(project: Project, host: LabHost) -> None:
-    process = project.start("play", "slow", "--on", "documents/200", "--output", "json")
-    wait_for(lambda: len(host.guest(200).processes()) >= 3, "leg, supervisor and payload")
-    result = end(process, signal.SIGTERM)
+def test_sigterm_ends_in_order(project: Project) -> None:
+    result = _ended_at_work(project, signal.SIGTERM)
     assert result.status == result.document["exit_code"] == 143, result
     assert result.document["status"] == "terminated"
     jsonschema.validate(result.document, report.run_schema())

@@ -10,6 +10,7 @@ import pytest
 
 from tests.support.lab import Lab, LabHost, guest
 from tests.support.project import Project, write_project
+from tests.support.started import Started
 
 
 @pytest.fixture(scope="module")
@@ -64,12 +65,9 @@ def test_one_target_is_raw_and_several_are_prefixed(project: Project) -> None:
 
 @pytest.mark.lab
 def test_output_streams_while_the_program_runs(project: Project) -> None:
-    process = project.start("exec", "--on", "programs/200", "--", "sh", "-c", "echo first; sleep 600")
-    assert process.stdout is not None
-    assert process.stdout.readline() == b"first\n"
-    process.send_signal(2)
-    assert process.wait(60) == 130
-    process.stdout.close()
+    with Started(project.argv("exec", "--on", "programs/200", "--", "sh", "-c", "echo first; sleep 600")) as command:
+        command.says(b"^first$")
+        assert command.end().status == 130
 
 
 @pytest.mark.lab
