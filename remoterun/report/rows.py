@@ -384,10 +384,18 @@ def summary_line(page: Page, record: Mapping[str, Json], *, verbose: int) -> Non
         page.line(Span("resume from: none of these checkpoints", "bad"), indent=2)
     skipped = record.get("skipped")
     for item in (skipped if verbose else skipped[:MAX_SKIPPED]) if isinstance(skipped, list) else ():
-        what = f"{scalar(item.get('path'))}  {scalar(item.get('reason'))}" if isinstance(item, dict) else scalar(item)
+        what = scalar(item)
+        if isinstance(item, dict):
+            what = f"{_below(record.get('root'), item.get('path'))}  {scalar(item.get('reason'))}"
         page.line(Span("not checked  ", "warn"), Span(what), indent=2, hang=13)
     if isinstance(skipped, list) and len(skipped) > MAX_SKIPPED and not verbose:
         page.line(Span(f"... and {len(skipped) - MAX_SKIPPED} more not checked; -v shows them", "dim"), indent=2)
+
+
+def _below(root: Json, path: Json) -> str:
+    """Show a path as checkpoints are shown: from the folder on that was searched."""
+    shown = scalar(path)
+    return shown.removeprefix(f"{root.rstrip('/')}/") or shown if isinstance(root, str) else shown
 
 
 # --- findings -------------------------------------------------------------------------------------

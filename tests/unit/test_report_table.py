@@ -153,6 +153,8 @@ def test_what_a_summary_says_was_not_checked_is_shown() -> None:
     assert lines[2] == "  not checked  /w/0.pt  no permission"
     assert "  ... and 2 more not checked; -v shows them" in lines
     assert "  not checked  /w/6.pt  no permission" in lines_of(ok("kpro6/200", record), verbose=1)
+    assert lines_of(ok("kpro6/200", {**record, "root": "/w"}))[2] == "  not checked  0.pt  no permission"
+    assert lines_of(ok("kpro6/200", {**record, "root": "/w/0.pt"}))[2] == "  not checked  /w/0.pt  no permission"
 
 
 def test_a_failure_is_one_line_and_what_to_do() -> None:
