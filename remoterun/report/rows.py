@@ -330,7 +330,7 @@ def _columns(items: Sequence[Json], width: int) -> list[str]:
     """
     objects = [item for item in items if isinstance(item, dict)]
     keys = list(objects[0])
-    if len(objects) < max(len(items), 2) or any(list(item) != keys for item in objects):
+    if not keys or len(objects) < max(len(items), 2) or any(list(item) != keys for item in objects):
         return []
     grid = [
         [clean(key) for key in keys],

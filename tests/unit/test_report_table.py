@@ -139,6 +139,11 @@ def test_many_findings_and_rows_are_bounded_and_say_so() -> None:
     assert sum(" step=" in line for line in lines_of(outcome, verbose=1)) == 301
 
 
+def test_objects_without_keys_are_no_table() -> None:
+    record: dict[str, Json] = {"kind": "facts", "disks": [{}, {}], "free": "x" * 300}
+    assert any(line.split()[:1] == ["disks"] for line in lines_of(ok("kpro6/200", record)))
+
+
 def test_the_summary_says_where_to_resume() -> None:
     best: dict[str, Json] = {"kind": "summary", "resume_from": "step_4001"}
     none: dict[str, Json] = {"kind": "summary", "resume_from": None}
