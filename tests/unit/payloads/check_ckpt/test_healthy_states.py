@@ -109,6 +109,33 @@ def _schedule_free(state: dict[str, Any], param: torch.Tensor, grad: torch.Tenso
     param.lerp_(state["z"], 0.2)
 
 
+def _novograd(state: dict[str, Any], param: torch.Tensor, grad: torch.Tensor) -> None:
+    """Keep one second moment of a whole tensor."""
+    mean, square = state.setdefault("exp_avg", torch.zeros_like(param)), state.setdefault("exp_avg_sq", torch.zeros([]))
+    square.mul_(0.98).add_(grad.square().sum(), alpha=0.02)
+    param.sub_(mean.mul_(0.95).add_(grad / (square.sqrt() + 1e-8)), alpha=1e-3)
+
+
+def _lamb(state: dict[str, Any], param: torch.Tensor, grad: torch.Tensor) -> None:
+    """Add gradients up in the first moment, and average only their squares."""
+    mean, square = (state.setdefault(key, torch.zeros_like(param)) for key in ("exp_avg", "exp_avg_sq"))
+    mean.mul_(0.9).add_(grad)
+    square.mul_(0.999).addcmul_(grad, grad, value=1e-3)
+    param.sub_(mean / (square.sqrt() + 1e-6), alpha=1e-3)
+
+
+def _adan(state: dict[str, Any], param: torch.Tensor, grad: torch.Tensor) -> None:
+    keys = ("exp_avg", "exp_avg_sq", "exp_avg_diff")
+    mean, square, change = (state.setdefault(key, torch.zeros_like(param)) for key in keys)
+    before = state.get("neg_pre_grad", -grad)
+    both = grad + 0.92 * (grad + before)
+    mean.mul_(0.98).add_(grad, alpha=0.02)
+    change.mul_(0.92).add_(grad + before, alpha=0.08)
+    square.mul_(0.99).addcmul_(both, both, value=0.01)
+    state["neg_pre_grad"] = -grad
+    param.sub_(mean / (square.sqrt() + 1e-8), alpha=1e-3)
+
+
 def _prodigy(state: dict[str, Any], param: torch.Tensor, grad: torch.Tensor) -> None:
     state.setdefault("p0", param.clone())
     state.setdefault("s", torch.zeros_like(param)).add_(grad, alpha=1e-6)
@@ -122,6 +149,9 @@ _HAND_MADE: dict[str, tuple[Update, dict[str, Any]]] = {
     "soap": (_soap, {"betas": (0.95, 0.95), "shampoo_beta": -1, "eps": 1e-8}),
     "eight bits": (_eight_bits, {"betas": (0.9, 0.999), "eps": 1e-8}),
     "schedule-free": (_schedule_free, {"k": 5, "weight_sum": 5.0, "lr_max": 1e-3, "train_mode": False, "r": 0.0}),
+    "novograd": (_novograd, {"betas": (0.95, 0.98), "eps": 1e-8}),
+    "lamb": (_lamb, {"betas": (0.9, 0.999), "eps": 1e-6, "grad_averaging": False}),
+    "adan": (_adan, {"betas": (0.98, 0.92, 0.99), "eps": 1e-8}),
     "prodigy": (_prodigy, {"d": 1e-6, "growth_rate": math.inf, "beta3": None, "d_numerator": 0.0}),
 }
 
@@ -145,6 +175,53 @@ def _assert_sound(state: object, tmp_path: Path) -> None:
     heard = audit(tmp_path)
     assert [each for each in heard.findings if each["severity"] != "info"] == []
     assert heard.emitted[0]["verdict"] == "ok"
+
+
+_OF_TORCH: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
+    "adadelta": torch.optim.Adadelta,
+    "adafactor": torch.optim.Adafactor,
+    "adagrad": lambda params: torch.optim.Adagrad(params, initial_accumulator_value=0.1),
+    "adam without momentum": lambda params: torch.optim.Adam(params, betas=(0.0, 0.99)),
+    "adam at a rate of 0": lambda params: torch.optim.Adam(params, lr=0.0),
+    "adamax": torch.optim.Adamax,
+    "adamw amsgrad": lambda params: torch.optim.AdamW(params, amsgrad=True, maximize=True),
+    "adamw foreach": lambda params: torch.optim.AdamW(params, foreach=True),
+    "adamw fused": lambda params: torch.optim.AdamW(params, fused=True),
+    "adamw with a rate that is a tensor": lambda params: torch.optim.AdamW(params, lr=torch.tensor(1e-3)),
+    "asgd": torch.optim.ASGD,
+    "muon": lambda params: torch.optim.Muon([each for each in params if each.dim() == 2]),
+    "nadam": lambda params: torch.optim.NAdam(params, decoupled_weight_decay=True, weight_decay=0.1),
+    "radam": torch.optim.RAdam,
+    "rmsprop": lambda params: torch.optim.RMSprop(params, centered=True, momentum=0.9),
+    "rprop": torch.optim.Rprop,
+    "sgd": lambda params: torch.optim.SGD(params, momentum=0.9, dampening=0.5),
+}
+
+
+@pytest.mark.parametrize("steps", [0, 1, 4])
+@pytest.mark.parametrize("name", _OF_TORCH)
+def test_optimizers_of_torch(name: str, steps: int, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    network = Network()
+    optimizer = _OF_TORCH[name](network.parameters())
+    _train(network, optimizer, steps=steps)
+    _assert_sound(_state(network, optimizer, step=steps), tmp_path)
+
+
+def test_an_optimizer_that_looks_back(tmp_path: Path) -> None:
+    """L-BFGS keeps all of its state at one parameter: lists of tensors, as long as the network is large."""
+    torch.manual_seed(0)
+    network = nn.Linear(8, 8)
+    optimizer = torch.optim.LBFGS(network.parameters(), max_iter=3)
+
+    def loss() -> torch.Tensor:
+        optimizer.zero_grad()
+        found: torch.Tensor = network(torch.ones(2, 8)).square().sum()
+        found.backward()  # type: ignore[no-untyped-call]
+        return found
+
+    optimizer.step(loss)  # type: ignore[no-untyped-call]
+    _assert_sound(_state(network, optimizer, step=1), tmp_path)
 
 
 @pytest.mark.parametrize("steps", [1, 5])
@@ -228,6 +305,47 @@ def _begins_at_zero() -> dict[str, Any]:
     return {"model": {**model, "embed.weight": torch.randn(4, 4)}, "step": 0}
 
 
+def _critic_first() -> dict[str, Any]:
+    """Train one network of two; the other one's turn comes later."""
+    actor, critic = Network(), Network()
+    optimizers = [torch.optim.AdamW(each.parameters()) for each in (actor, critic)]
+    _train(critic, optimizers[1])
+    states = {f"optimizer_{name}": each.state_dict() for name, each in zip(("a", "c"), optimizers, strict=True)}
+    return {"actor": actor.state_dict(), "critic": critic.state_dict(), **states, "step": 5}
+
+
+def _observers() -> dict[str, Any]:
+    """Have what the observers of quantisation keep before they have seen anything."""
+    seen = {"min_val": torch.tensor(math.inf), "max_val": torch.tensor(-math.inf), "histogram": torch.zeros(2048)}
+    observers = {f"inner.activation_post_process.{key}": value for key, value in seen.items()}
+    return {"model": {**Network().state_dict(), **observers}, "epoch": 0}
+
+
+def _no_gradients() -> dict[str, Any]:
+    """Have gradients whose squares are too small for any number, and experts to which nothing was sent."""
+    network, experts = Network(), nn.ModuleList(nn.Linear(_WIDTH, _WIDTH) for _ in range(4))
+    network.inner.weight.register_hook(lambda grad: grad * torch.logspace(-30, 0, _WIDTH)[:, None])  # type: ignore[no-untyped-call]
+    optimizer = torch.optim.AdamW([*network.parameters(), *experts.parameters()])
+    for each in experts.parameters():
+        each.grad = torch.zeros_like(each)
+    _train(network, optimizer)
+    model = {**network.state_dict(), **{f"experts.{name}": value for name, value in experts.state_dict().items()}}
+    return {"model": model, "optimizer": optimizer.state_dict(), "step": 5}
+
+
+def _rare_words() -> dict[str, Any]:
+    """Train a few rows of a large embedding, and have others that were never filled in."""
+    network = nn.Embedding(20_000, 8)
+    with torch.no_grad():
+        network.weight[15_000:] = 0
+    optimizer = torch.optim.AdamW(network.parameters())
+    for _ in range(3):
+        optimizer.zero_grad()
+        network(torch.randint(0, 300, (40,))).square().sum().backward()
+        optimizer.step()
+    return _state(network, optimizer, step=3)
+
+
 def _forms() -> dict[str, Any]:
     whole = torch.randn(10, 10)
     return {
@@ -275,12 +393,42 @@ def test_tensors_of_many_lengths(tmp_path: Path) -> None:
         _records_of_failure,
         _changed_layers,
         _begins_at_zero,
+        _critic_first,
+        _observers,
+        _no_gradients,
+        _rare_words,
         _forms,
     ],
 )
 def test_unusual_states(make: Callable[[], dict[str, Any]], tmp_path: Path) -> None:
     torch.manual_seed(0)
     _assert_sound(make(), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("observer.min_val", [math.nan]),
+        ("observer.max_vals", [-math.inf, 1.0]),
+        ("layers.maximum.weight", [math.inf]),
+    ],
+)
+def test_what_is_no_empty_observer_is_damage(name: str, values: list[float], tmp_path: Path) -> None:
+    save({"model": {**Network().state_dict(), name: torch.tensor(values)}}, tmp_path / "checkpoint.pt")
+    assert audit(tmp_path).of("CK001")["severity"] == "bad"
+
+
+@pytest.mark.parametrize("shape", [(_WORDS,), (_WIDTH, _WORDS), (_WORDS, 2)])
+def test_a_second_moment_of_another_shape_is_told(shape: tuple[int, ...], tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    network = Network()
+    optimizer = torch.optim.AdamW(network.parameters())
+    _train(network, optimizer)
+    state = _state(network, optimizer, step=5)
+    assert state["optimizer"]["state"][0]["exp_avg"].shape == (_WORDS, _WIDTH)
+    state["optimizer"]["state"][0]["exp_avg_sq"] = torch.ones(shape)
+    save(state, tmp_path / "checkpoint.pt")
+    assert audit(tmp_path).of("CK052")["severity"] == "suspect"
 
 
 _SCHEDULES: dict[str, Callable[[torch.optim.Optimizer], Any]] = {

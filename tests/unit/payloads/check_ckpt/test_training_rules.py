@@ -454,6 +454,20 @@ def test_r14_a_negative_second_moment(tmp_path: Path, engine: str) -> None:
     assert heard.of("CK044")["data"]["tensor"] == "optimizer_state_dict.state.2.exp_avg_sq"
 
 
+def test_a_negative_sum_of_adagrad_is_found_and_one_of_others_is_not(tmp_path: Path) -> None:
+    model = torch.nn.Linear(8, 8)
+    optimizer = torch.optim.Adagrad(model.parameters())
+    model(torch.ones(2, 8)).sum().backward()
+    optimizer.step()
+    saved = optimizer.state_dict()
+    saved["state"][0]["sum"][3, 4] = -1
+    state = {"model": model.state_dict(), "optimizer": saved, "step": 1}
+    heard = heard_of(state, tmp_path)
+    assert (heard.of("CK044")["severity"], heard.record["verdict"]) == ("bad", "bad")
+    del saved["param_groups"][0]["initial_accumulator_value"]
+    assert heard_of(state, tmp_path).record["verdict"] == "ok"
+
+
 @pytest.mark.parametrize("engine", ENGINES)
 def test_r14_a_page_of_second_moments_is_zero(tmp_path: Path, engine: str) -> None:
     state = training_state()

@@ -109,6 +109,38 @@ def test_a_flipped_bit_of_an_exponent_is_seen(tmp_path: Path, engine: str) -> No
 
 
 @pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize(
+    ("make", "key"),
+    [
+        (torch.optim.Adadelta, "acc_delta"),
+        (torch.optim.Adagrad, "sum"),
+        (torch.optim.AdamW, "exp_avg_sq"),
+        (torch.optim.Muon, "momentum_buffer"),
+        (torch.optim.RMSprop, "square_avg"),
+        (torch.optim.Rprop, "prev"),
+    ],
+)
+def test_a_flipped_bit_in_what_an_optimizer_keeps_is_seen(
+    tmp_path: Path, engine: str, make: Callable[[Any], torch.optim.Optimizer], key: str
+) -> None:
+    torch.manual_seed(0)
+    model = torch.nn.Linear(32, 32, bias=False)
+    optimizer = make(model.parameters())
+    for _ in range(3):
+        optimizer.zero_grad()
+        model(torch.randn(4, 32)).square().mean().backward()
+        optimizer.step()
+    state: dict[str, Any] = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": 3}
+    assert heard_of(state, tmp_path, engine=engine).record["verdict"] == "ok"
+    kept = state["optimizer"]["state"][0][key]
+    kept.view(torch.int32)[3, 5] ^= 1 << 30
+    assert kept[3, 5].isfinite()
+    heard = heard_of(state, tmp_path, engine=engine)
+    assert (severity(heard, "CK005"), heard.record["verdict"]) == ("suspect", "suspect")
+    assert heard.of("CK005")["data"]["tensor"] == f"optimizer.state.0.{key}"
+
+
+@pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize(("value", "expected"), [(1300.0, "suspect"), (-1300.0, "suspect"), (30.0, None)])
 def test_a_single_weight_that_outweighs_all_others(
     tmp_path: Path, engine: str, value: float, expected: str | None

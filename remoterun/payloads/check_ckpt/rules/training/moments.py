@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Dict, Iterator, List, Optional, Tuple
+from typing import Dict, Iterator, List, Optional, Set, Tuple
 
 from ...model import OPTIMIZER, Checkpoint, Found, Group, Optimizer, State, Tensor, count_of
 from ...records import Record
@@ -80,7 +80,8 @@ def _adam(checkpoint: Checkpoint) -> Iterator[_Moments]:
 def _bound(group: Group) -> float:
     """Return the factor of the bound, 0 when there is none."""
     betas = group.options.get("betas")
-    if not isinstance(betas, tuple) or len(betas) != 2:
+    # LAMB may add up gradients, where Adam averages them.
+    if not isinstance(betas, tuple) or len(betas) != 2 or group.options.get("grad_averaging") is False:
         return 0.0
     first, second = betas
     if not (0 <= first < 1 and 0 < second < 1 and first * first < second):
@@ -201,14 +202,26 @@ def _not_compared(facts: Facts) -> Iterator[Found]:
 
 
 def _negative(facts: Facts) -> Iterator[Found]:
+    sums = _sums(facts.checkpoint)
     for index, tensor in enumerate(facts.checkpoint.tensors):
-        stats = facts.scanned.stats.get(index) if tensor.role == OPTIMIZER and tensor.key in _SQUARES else None
+        squares = tensor.role == OPTIMIZER and (tensor.key in _SQUARES or index in sums)
+        stats = facts.scanned.stats.get(index) if squares else None
         if stats is None or not (stats.negative or (stats.minimum is not None and stats.minimum < 0)):
             continue
         least = "" if stats.minimum is None else " (%.6g)" % stats.minimum
         message = "%s sums up squares, and yet has an element below zero%s" % (tensor.name, least)
         evidence: Dict[str, object] = {"min": stats.minimum, "elements": stats.elements}
         yield Found("CK044", message, facts.place(index), evidence=evidence)
+
+
+def _sums(checkpoint: Checkpoint) -> Set[int]:
+    """Return the sums that Adagrad keeps; others may keep something else by so plain a name."""
+    adagrads = (
+        each
+        for each in checkpoint.optimizers
+        if any("initial_accumulator_value" in group.options for group in each.groups)
+    )
+    return {state.tensors["sum"] for each in adagrads for state in each.states.values() if "sum" in state.tensors}
 
 
 def _formats(facts: Facts) -> Iterator[Found]:
@@ -236,7 +249,7 @@ def _odd_state(facts: Facts, key: str, state: State) -> Iterator[Found]:
         return
     first, second = state.tensors["exp_avg"], state.tensors["exp_avg_sq"]
     one, other = facts.checkpoint.tensors[first], facts.checkpoint.tensors[second]
-    if one.shape != other.shape:
+    if one.shape != other.shape and not _is_shared(one, other):
         message = "the moments of parameter %s differ in shape: %s and %s" % (key, list(one.shape), list(other.shape))
         yield Found("CK052", message, facts.place(second))
     lost = _lost(facts, first, second) if other.dtype.name == "float16" and one.dtype != other.dtype else 0
@@ -247,6 +260,12 @@ def _odd_state(facts: Facts, key: str, state: State) -> Iterator[Found]:
             count_of(other.numel, "second moment"),
         )
         yield Found("CK045", message, facts.place(second), evidence={"zeros": lost, "elements": other.numel})
+
+
+def _is_shared(one: Tensor, other: Tensor) -> bool:
+    """Tell whether each second moment is that of a whole tensor, row or column, as NovoGrad has them on purpose."""
+    fits = len(one.shape) == len(other.shape) and all(size in (1, of) for size, of in zip(other.shape, one.shape))
+    return other.numel == 1 or fits
 
 
 def _lost(facts: Facts, first: int, second: int) -> int:

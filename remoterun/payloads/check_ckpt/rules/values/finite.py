@@ -7,7 +7,7 @@ from typing import Dict, Iterator, List, Tuple
 from ...model import EMA, MASTER, MODEL, OPTIMIZER, Found, Tensor, count_of
 from ...scan.engine import Counts
 from ..facts import Facts
-from ..names import MASK
+from ..names import EXTREME, MASK
 
 # A best loss that starts at infinity and the like.
 _FEW = 16
@@ -32,7 +32,9 @@ def _rule_for(tensor: Tensor, counts: Counts) -> Tuple[str, str]:
     if tensor.role in (OPTIMIZER, MASTER):
         return "CK003", "bad"
     only_minus = counts.nan == 0 and counts.inf == counts.negative_inf
-    if only_minus and MASK.search(tensor.name):
+    # What has seen nothing yet begins with the infinities.
+    empty = counts.inf == tensor.numel and EXTREME.search(tensor.name)
+    if empty or (only_minus and MASK.search(tensor.name)):
         return "CK002", "info"
     if tensor.role in (MODEL, EMA):
         return "CK001", "bad"

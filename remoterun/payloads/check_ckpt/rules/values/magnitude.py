@@ -1,11 +1,11 @@
-"""Weights that are too large, or too small, to be weights."""
+"""Weights that are too large, or too small, to be weights, and what optimizers keep that no gradient explains."""
 
 from __future__ import annotations
 
 import math
 from typing import Dict, Iterator, Optional
 
-from ...model import EMA, MASTER, MODEL, Found, Tensor
+from ...model import EMA, MASTER, MODEL, OPTIMIZER, Found, Tensor
 from ...scan.stats import Stats
 from ..facts import Facts
 from ..names import BUFFER, MASK
@@ -16,6 +16,9 @@ _WEIGHTS = (MODEL, EMA, MASTER)
 _LARGE = 1e6
 # Nothing that anybody counts or measures is larger.
 _HUGE = 1e30
+# Nor does an optimizer keep more than squares of gradients of 1e10, or averages of those.
+_OF_GRADIENTS, _OF_SQUARES = 1e10, 1e20
+_GRADIENTS = frozenset(("exp_avg", "exp_avg_fast", "exp_avg_slow", "grad_avg", "momentum_buffer", "prev"))
 # Scalars are counters, temperatures and the like.
 _FEW = 16
 # What masks are filled with.
@@ -46,6 +49,17 @@ def _size(facts: Facts) -> Iterator[Found]:
                 peak,
                 format(stats.elements - 1, ","),
             )
+            yield Found("CK005", message, facts.place(index), evidence=evidence)
+
+
+def _state(facts: Facts) -> Iterator[Found]:
+    for index, tensor, stats in facts.seen((OPTIMIZER,)):
+        if tensor.numel <= _FEW or stats.minimum is None or stats.maximum is None:
+            continue
+        peak = max(abs(stats.minimum), abs(stats.maximum))
+        if peak > (_OF_GRADIENTS if tensor.key in _GRADIENTS else _OF_SQUARES):
+            message = "%s has an element of magnitude %.3g: no gradient makes it that large" % (tensor.name, peak)
+            evidence: Dict[str, object] = {"max": peak, "elements": stats.elements}
             yield Found("CK005", message, facts.place(index), evidence=evidence)
 
 
@@ -86,4 +100,4 @@ def _subnormals(facts: Facts) -> Iterator[Found]:
         yield Found("CK008", message, facts.place(index), severity, evidence=evidence)
 
 
-QUESTIONS = (_size, _subnormals)
+QUESTIONS = (_size, _state, _subnormals)
