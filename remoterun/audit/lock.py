@@ -176,6 +176,10 @@ def _usable(folder: Path) -> Iterator[None]:
 
 
 def _open(folder: Path) -> int:
+    # What `parents` makes anybody may read, and the folder of the history is nobody else's.
+    state = folder.parent.parent
+    if not state.exists():
+        state.mkdir(parents=True, exist_ok=True, mode=0o700)
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     return os.open(folder / _FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from remoterun.audit.ledger import Told
 from remoterun.audit.lock import Lock, audit_folder
-from remoterun.audit.state import Reported, State, drop_state, load_state, save_state
+from remoterun.audit.state import Reported, State, Waiting, drop_state, load_state, save_state
 from remoterun.errors import ConfigError, Problem
 from remoterun.history import History
 from remoterun.report.documents import plain
@@ -53,9 +53,12 @@ def _joined(earlier: State, later: State) -> State:
         one, other = earlier.reported[playbook].told, later.reported[playbook].told
         told = Told(findings={**one.findings, **other.findings}, silent={**one.silent, **other.silent})
         reported[playbook] = Reported(run_id=later.reported[playbook].run_id, told=told)
-    return replace(
-        later,
-        reported=reported,
-        failing=later.failing or earlier.failing,
-        waiting={**earlier.waiting, **later.waiting},
-    )
+    waiting = {**earlier.waiting, **later.waiting}
+    for name in earlier.waiting.keys() & later.waiting.keys():
+        first, second = earlier.waiting[name], later.waiting[name]
+        waiting[name] = Waiting(
+            events=(*first.events, *second.events),
+            dropped=first.dropped + second.dropped,
+            sent=(*first.sent, *second.sent),
+        )
+    return replace(later, reported=reported, failing=later.failing or earlier.failing, waiting=waiting)

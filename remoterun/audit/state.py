@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
+import stat
 from dataclasses import field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from remoterun.audit.ledger import Event, Told
 from remoterun.records import dataclass
@@ -18,6 +21,8 @@ if TYPE_CHECKING:
 
 SCHEMA: Final = "remoterun/audit-state/1"
 _FILE: Final = "state.json"
+_MOST: Final = 256 << 20
+"""No state is larger: what people know and what they wait for is bounded."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,19 +59,39 @@ def load_state(folder: Path) -> State:
         ValueError: it is damaged, or of a later version.
     """
     path = folder / _FILE
-    if not path.exists():
+    try:
+        data = _read(path)
+    except FileNotFoundError:
         return State()
     try:
-        value = json.loads(path.read_bytes())
-        if value["schema"] != SCHEMA:
-            raise ValueError(f"{path} was written by another version of remoterun")
-        return State(
-            reported={name: _read_reported(kept) for name, kept in value["reported"].items()},
-            failing=Event.read(value["failing"]) if value["failing"] else None,
-            waiting={name: _read_waiting(kept) for name, kept in value["waiting"].items()},
-        )
-    except (LookupError, TypeError, AttributeError, RecursionError) as error:
+        value = json.loads(data)
+        is_ours = value["schema"] == SCHEMA
+        state = _state(value) if is_ours else State()
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"{path} is damaged") from error
+    if not is_ours:
+        raise ValueError(f"{path} was written by another version of remoterun")
+    return state
+
+
+def _read(path: Path) -> bytes:
+    """Read a file of ours; what is none would keep us waiting, or have no end."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    with os.fdopen(fd, "rb") as file:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise OSError(errno.EINVAL, "it is not a regular file", str(path))
+        data = file.read(_MOST + 1)
+    if len(data) > _MOST:
+        raise OSError(errno.EFBIG, f"it is larger than {_MOST >> 20} MiB", str(path))
+    return data
+
+
+def _state(value: Mapping[str, Any]) -> State:
+    return State(
+        reported={name: _read_reported(kept) for name, kept in value["reported"].items()},
+        failing=Event.read(value["failing"]) if value["failing"] else None,
+        waiting={name: _read_waiting(kept) for name, kept in value["waiting"].items()},
+    )
 
 
 def _read_reported(value: Mapping[str, Json]) -> Reported:

@@ -31,13 +31,21 @@ class OutputError(OSError):
     """Say that standard output can't be written, or not to its end: a full disk, mostly."""
 
 
+class _StdoutError(OutputError):
+    """Say that nothing can be written where standard output leads, which is a file with -o."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"standard output cannot be written: {reason}")
+        self.reason = reason
+
+
 def no_output(error: Exception) -> ReaderGoneError | OutputError:
     """Tell a reader that has left from an output that can't be written."""
     if isinstance(error, ReaderGoneError | OutputError):
         return error
     if isinstance(error, BrokenPipeError):
         return ReaderGoneError()
-    return OutputError(f"standard output cannot be written: {getattr(error, 'strerror', None) or error}")
+    return _StdoutError(getattr(error, "strerror", None) or str(error))
 
 
 # --- the process's streams --------------------------------------------------------------------------------------------
@@ -183,8 +191,11 @@ def into(name: str | None) -> Iterator[None]:
         if found is not None and unfinished is not None:
             with suppress(OSError):
                 os.fchmod(file, stat.S_IMODE(found.st_mode))
-        with _as_stdout(file):
-            yield
+        try:
+            with _as_stdout(file):
+                yield
+        except _StdoutError as error:
+            raise OutputError(f"{place} cannot be written: {error.reason}") from error
         if unfinished is not None:
             try:
                 unfinished.put()

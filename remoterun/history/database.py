@@ -193,6 +193,31 @@ def connect(folder: Path, *, create: bool) -> sqlite3.Connection:
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
     elif not path.exists():
         raise FileNotFoundError(path)
+    try:
+        return _opened(path)
+    except sqlite3.OperationalError:
+        if create or (database := _opened_for_reading(path)) is None:
+            raise
+        return database
+
+
+def _opened_for_reading(path: Path) -> sqlite3.Connection | None:
+    """Open a database beside which nothing can be written: on a full disk, or where nobody may write.
+
+    None where that would not show all of it: it is not brought up to date, or something of it stands beside it.
+    """
+    with suppress(FileNotFoundError):
+        if path.with_name(f"{path.name}-wal").stat().st_size:
+            return None
+    database = sqlite3.connect(f"{path.absolute().as_uri()}?immutable=1", uri=True, isolation_level=None)
+    with suppress(sqlite3.Error):
+        if _version(database) == len(_SCRIPTS):
+            return database
+    database.close()
+    return None
+
+
+def _opened(path: Path) -> sqlite3.Connection:
     database = sqlite3.connect(path, timeout=_BUSY_S, isolation_level=None)
     try:
         # Where the names of its tables are damaged, the words for that can't be read either.

@@ -36,6 +36,9 @@ def gone(database: sqlite3.Connection, project: str) -> list[str]:
 
 
 def _is_gone(folder: str) -> bool:
+    # A name that is not UTF-8 is kept as `plain` writes it, by which no folder can be found.
+    if "\\udc" in folder:
+        return False
     try:
         os.stat(folder)  # noqa: PTH116  # what stands there is no path yet: it may hold anything
     except (FileNotFoundError, NotADirectoryError, ValueError):

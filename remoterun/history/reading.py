@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from remoterun.errors import ConfigError, TargetError
@@ -15,7 +16,7 @@ from remoterun.model import ErrorInfo, Outcome, Phase, Plan, Run, RunStatus, Sta
 from remoterun.records import dataclass
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from datetime import timedelta
     from pathlib import Path
 
@@ -325,7 +326,8 @@ class History:
         """
         from remoterun.history.moving import move
 
-        count = move(self._database, old, new)
+        with self._writing():
+            count = move(self._database, old, new)
         if not count:
             projects = self._database.execute(
                 "SELECT project FROM runs WHERE project NOT IN ('', ?, ?) GROUP BY project ORDER BY max(number) DESC",
@@ -337,7 +339,16 @@ class History:
 
     def forget(self, age: timedelta) -> int:
         """Remove runs that started longer ago than this and are not going on; return how many."""
-        return forget(self._database, self._folder, before(age))
+        with self._writing():
+            return forget(self._database, self._folder, before(age))
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.Error as error:
+            message = f"the history in {self._folder} can't be written: {error}; is the disk full, or only to be read?"
+            raise HistoryError(message) from error
 
 
 def _project(kept: Kept) -> str:

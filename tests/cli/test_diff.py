@@ -188,6 +188,16 @@ def test_what_takes_long_once_is_told(tmp_path: Path, monkeypatch: pytest.Monkey
     assert (again.stdout, again.stderr) == (done.stdout, "")
 
 
+def test_a_file_that_cannot_be_written_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    for day in range(2):
+        keep(tmp_path / "state/remoterun", run(day, audited("kpro6/200", [1])))
+    for words in (["history"], ["diff"], ["report"], ["show", "last"], ["history", "--output", "json"]):
+        result = _cli(*words, "-o", "/dev/full")
+        assert (result.status, result.stdout) == (3, b"")
+        assert result.stderr == "remoterun: /dev/full cannot be written: No space left on device\n"
+
+
 def test_history_tells_runs_and_since_when(project: Project, tmp_path: Path) -> None:
     _audit(project)
     _save(tmp_path / "two/step_200/checkpoint.pt", 200, nan=True)

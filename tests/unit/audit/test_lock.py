@@ -155,3 +155,10 @@ def test_each_project_has_a_folder_of_its_own(tmp_path: Path) -> None:
     one, link, two = (audit_folder(tmp_path, tmp_path / name) for name in ("one", "link", "two"))
     assert one == link
     assert one != two
+
+
+def test_nobody_else_may_read_what_audits_keep(tmp_path: Path) -> None:
+    """An audit may be the first to use the folder of the history."""
+    state = tmp_path / "new" / "remoterun"
+    with Lock.take(audit_folder(state, Path("/srv/fleet")), Path("/srv/fleet")):
+        assert state.stat().st_mode & 0o777 == 0o700

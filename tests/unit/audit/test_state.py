@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -84,4 +85,17 @@ def test_nothing_kept_is_nothing_known(tmp_path: Path) -> None:
 def test_what_is_damaged_is_said(tmp_path: Path, text: str) -> None:
     (tmp_path / "state.json").write_text(text)
     with pytest.raises(ValueError, match=r"damaged|another version|Expecting value"):
+        load_state(tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["pipe", "endless", "folder"])
+def test_what_is_no_file_of_ours_keeps_nobody_waiting(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "state.json"
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "endless":
+        path.symlink_to("/dev/zero")
+    else:
+        path.mkdir()
+    with pytest.raises(OSError, match=r"not a regular file|Is a directory"):
         load_state(tmp_path)

@@ -140,3 +140,28 @@ def test_nothing_is_older_than_all_time(folder: Path) -> None:
     with History.open(folder) as history:
         assert history.forget(timedelta.max) == 0
         assert history.forget(timedelta(0)) == 2
+
+
+def test_a_history_can_be_read_where_nothing_can_be_written_beside_it(folder: Path) -> None:
+    """As on a full disk, or in a folder of somebody else: sqlite has no room for what it keeps beside a database."""
+    with History.open(folder) as history:
+        shown, compared = _show(history), _compare(history)
+    (folder / f"{FILE_NAME}-shm").mkdir()
+    with History.open(folder) as history:
+        assert (_show(history), _compare(history)) == (shown, compared)
+        with pytest.raises(HistoryError, match=r"can't be written: .*; is the disk full"):
+            history.forget(timedelta(0))
+        with pytest.raises(HistoryError, match=r"can't be written: .*; is the disk full"):
+            history.move("/srv/one", "/srv/two")
+
+
+def test_a_history_is_not_read_in_part(folder: Path) -> None:
+    (folder / f"{FILE_NAME}-shm").mkdir()
+    (folder / f"{FILE_NAME}-wal").write_bytes(b"what a process that was killed had written")
+    assert _told(folder) == [True] * len(_READERS)
+
+
+def test_an_older_history_is_not_read_where_it_can_not_be_brought_up_to_date(folder: Path) -> None:
+    _spoil(folder, "PRAGMA user_version = 1")
+    (folder / f"{FILE_NAME}-shm").mkdir()
+    assert _told(folder) == [True] * len(_READERS)
