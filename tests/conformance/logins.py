@@ -58,7 +58,7 @@ def nowhere(port: int = 22, **changes: object) -> Host:
 
 
 def serve(
-    host: Callable[[int], Host], code: str, *, say: bytes = b"", hang_up: bool = False
+    host: Callable[[int], Host], code: str, *, say: bytes = b"", hang_up: bool = False, limit_s: float = 0.5
 ) -> tuple[TargetError, float, int]:
     """Fail to log in at a listener that is no SSH server; return the error, the seconds and the connections it took."""
     seen = 0
@@ -78,7 +78,7 @@ def serve(
         async with Pool() as pool, server:
             target = host(server.sockets[0].getsockname()[1])
             began = loop.time()
-            limit = LIMIT_S if hang_up else 0.5
+            limit = LIMIT_S if hang_up else limit_s
             with pytest.raises(TargetError) as caught:
                 await greet(pool, target, connect_s=limit)
             took = loop.time() - began

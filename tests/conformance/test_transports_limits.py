@@ -166,17 +166,18 @@ def test_logins_at_one_server_are_bounded_and_waiting_for_them_burns_no_limit(ke
 
     async def work() -> None:
         async with toy_server(keys, server_factory=lambda: Slow(counts)) as toy, Pool() as pool:
-            told = [Told() for _ in range(4)]
+            told = [Told() for _ in range(5)]
 
+            # All of them together take longer than the limit of each.
             async def log_in(host: Host, note: Told) -> None:
-                async with pool.session(host, ["/bin/true"], connect_s=0.9, enter_s=LIMIT_S, on_phase=note):
+                async with pool.session(host, ["/bin/true"], connect_s=1.8, enter_s=LIMIT_S, on_phase=note):
                     pass
 
             base = toy.host(concurrency=Concurrency(logins=1))
-            hosts = [replace(base, host_key=(*base.host_key, f"SHA256:{n}")) for n in range(4)]
+            hosts = [replace(base, host_key=(*base.host_key, f"SHA256:{n}")) for n in range(5)]
             await asyncio.gather(*(log_in(host, note) for host, note in zip(hosts, told, strict=True)))
             assert max(counts) == 1
-            assert [note.phases[0] for note in told] == [(Phase.CONNECT, True)] * 4
+            assert [note.phases[0] for note in told] == [(Phase.CONNECT, True)] * 5
             assert all(note.phases[1:] == [(Phase.CONNECT, False), (Phase.ENTER, False)] for note in told)
 
     run(work())
@@ -211,7 +212,7 @@ def test_entering_is_bounded_and_waiting_for_it_burns_no_limit(keys: Keys) -> No
         nonlocal most, inside
         inside += 1
         most = max(most, inside)
-        await asyncio.sleep(0.2)
+        await asyncio.sleep(0.5)
         inside -= 1
         remote.stdout.write(b"hello")
         await remote.stdin.read(1)
@@ -220,11 +221,12 @@ def test_entering_is_bounded_and_waiting_for_it_burns_no_limit(keys: Keys) -> No
     async def work() -> None:
         async with toy_server(keys) as toy, Pool() as pool:
             toy.handler = enter
-            told = [Told() for _ in range(6)]
+            told = [Told() for _ in range(8)]
 
             async def go(note: Told) -> None:
+                # All of them together take longer than the limit of each.
                 host = toy.host(concurrency=Concurrency(enter=2))
-                async with pool.session(host, ["x"], connect_s=LIMIT_S, enter_s=0.5, on_phase=note) as session:
+                async with pool.session(host, ["x"], connect_s=LIMIT_S, enter_s=1.8, on_phase=note) as session:
                     await session.read()
                     session.entered()
                     session.entered()
@@ -233,7 +235,7 @@ def test_entering_is_bounded_and_waiting_for_it_burns_no_limit(keys: Keys) -> No
 
             await asyncio.gather(*(go(note) for note in told))
             assert most == 2
-            assert sum((Phase.ENTER, True) in note.phases for note in told) == 4
+            assert sum((Phase.ENTER, True) in note.phases for note in told) == 6
             assert all(note.phases[-1] == (Phase.ENTER, False) for note in told)
 
     run(work())

@@ -82,7 +82,7 @@ def test_a_jump_host_that_forbids_forwarding(sshd: StartSshd) -> None:
 
 def test_a_silent_host_behind_a_jump_host_ends_with_the_limit(sshd: StartSshd) -> None:
     gate = sshd().host(key="gate")
-    error, took, _ = serve(lambda port: nowhere(port, jump=(gate,)), "connect_timeout")
+    error, took, _ = serve(lambda port: nowhere(port, jump=(gate,)), "connect_timeout", limit_s=3)
     assert took < LIMIT_S / 3
     assert "banner" in error.message
 

@@ -45,9 +45,9 @@ from tests.support.stalling import (
     serves,
 )
 
-_LIMITS = Limits(connect=5.0, enter=5.0, upload=5.0, idle=5.0, stall=4.0, run=4.0, lease=3.0)
+_LIMITS = Limits(connect=8.0, enter=8.0, upload=8.0, idle=8.0, stall=6.0, run=6.0, lease=3.0)
 # A killed payload has its grace; a machine with other work to do takes its time.
-_SLACK_S = 12.0
+_SLACK_S = 20.0
 
 _LARGE = f"# {os.urandom(60_000).hex()}\nctx.emit({{}})"
 _TALKS = """
@@ -216,7 +216,7 @@ def test_a_stall_ends_with_its_own_limit(ended: Ended, name: str, way: str) -> N
 
 def test_all_stalls_together_take_no_longer_than_one(ended: Ended) -> None:
     assert ended.status is RunStatus.INCOMPLETE
-    assert ended.took_s < 5.0 + _SLACK_S
+    assert ended.took_s < 8.0 + _SLACK_S
 
 
 def test_a_few_that_hang_cost_the_others_nothing(keys: Keys, tmp_path: Path) -> None:
@@ -242,7 +242,7 @@ def test_a_few_that_hang_cost_the_others_nothing(keys: Keys, tmp_path: Path) -> 
         ended = asyncio.run(work(run_id))
     troubled = {each.target: each.error.code for each in ended.outcomes.values() if each.error}
     assert troubled == {"7": "connect_timeout", "27": "enter_timeout"}
-    assert ended.took_s < 5.0 + _SLACK_S
+    assert ended.took_s < 8.0 + _SLACK_S
 
 
 _QUIET = (
