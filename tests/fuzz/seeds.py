@@ -11,6 +11,7 @@ import struct
 import tarfile
 import tempfile
 import warnings
+import zipfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -99,6 +100,18 @@ def _nemo() -> bytes:
             info = tarfile.TarInfo(name)
             info.size = len(data)
             archive.addfile(info, io.BytesIO(data))
+    return buffer.getvalue()
+
+
+def _baselines() -> bytes:
+    """Return an agent as Stable-Baselines3 saves it."""
+    state = _state()
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
+        archive.writestr("data", '{"num_timesteps": 128}')
+        for name, value in (("policy.pth", state["model"]), ("policy.optimizer.pth", state["optimizer"])):
+            archive.writestr(name, _saved(value))
+        archive.writestr("_stable_baselines3_version", "2.9.2")
     return buffer.getvalue()
 
 
@@ -203,6 +216,7 @@ _MAKERS: Mapping[str, Callable[[], bytes | Files]] = {
     "safetensors": _safetensors,
     "gguf": _gguf,
     "nemo": _nemo,
+    "baselines": _baselines,
     "alike": lambda: _saved(_alike()),
     "jagged": lambda: _saved(_jagged()),
     "dcp": lambda: _distributed(SerializationFormat.TORCH_SAVE),
@@ -219,7 +233,7 @@ _MAKERS: Mapping[str, Callable[[], bytes | Files]] = {
 }
 READERS = tuple(_MAKERS)
 # Of one file each, which is all that they read.
-SINGLE = READERS[:10]
+SINGLE = READERS[:11]
 
 
 @functools.cache

@@ -48,6 +48,7 @@ _VOCABULARY = pattern(r"(?:tokenizer|spiece|sentencepiece|spm|source|target).*\.
 _STEP = pattern(
     r"(?<![a-z])(?:global_?)?(?:step|steps|iter|iters|iteration|it|ba)[-_=]?(\d{1,15})(?!\d)", re.IGNORECASE
 )
+_COUNTED = pattern(r"(?<![a-z\d.])(\d{1,15})[-_]steps?(?![a-z])", re.IGNORECASE)
 # A number and nothing else but an extension: 0.2.0 is a version.
 _PLAIN = pattern(r"\A(\d{1,15})(?:\.[a-z_][\w-]*)*\Z", re.IGNORECASE | re.ASCII)
 _NUMBERED = pattern(r"(?<![a-z])(?:checkpoint|ckpt)[-_=]?(\d{1,15})(?!\d)", re.IGNORECASE)
@@ -78,7 +79,7 @@ def is_companion(name: str) -> bool:
 def step_in_name(relative: str) -> Optional[int]:
     """Return the step that a file's name or, failing that, a folder's names."""
     for part in reversed(relative.split(os.sep)):
-        match = (_STEP.findall(part) or _NUMBERED.findall(part) or _PLAIN.findall(part))[-1:]
+        match = (_STEP.findall(part) or _NUMBERED.findall(part) or _COUNTED.findall(part) or _PLAIN.findall(part))[-1:]
         if match:
             return int(match[0])
     return None

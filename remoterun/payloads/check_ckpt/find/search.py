@@ -19,7 +19,9 @@ from .walk import INNER, Place, Walk
 # How torch saves: a zip with a pickle at its front, or, of a program, with a padded storage; before torch 1.6, a pickle
 # of this number at first.
 _PICKLE, _STORAGE, _MAGIC = b"/data.pkl", b"/data/0FB", b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19."
-_FRONT = 512
+_FRONT, _END = 512, 4096
+# What Stable-Baselines3 keeps in each of its archives, which lists it at its end.
+_BASELINES = b"_stable_baselines3_version"
 # Files of other names that are opened to see whether torch saved them.
 _MOST_OPENED = 500
 
@@ -48,7 +50,7 @@ class _Search:
         self._root = root
         self._walk = walk
         self._taken: Set[str] = set()
-        self._opened = 0
+        self._opened = self._archives = 0
         self._passed: Dict[str, List[str]] = {}
 
     def units(self, places: Sequence[Place]) -> Iterator[Unit]:
@@ -97,6 +99,10 @@ class _Search:
         """Tell whether a file without a checkpoint's extension is one: ``step_100.tmp``, ``checkpoint.tar``."""
         if is_temporary(name):
             return (_front(path) or b"").startswith(LOCAL)
+        if name.lower().endswith(".zip"):
+            # Of all the archives that there are, those of one library.
+            self._archives += 1
+            return self._archives <= _MOST_OPENED and _BASELINES in (_part(path, -_END, _END) or b"")
         reason = reason_to_pass_over(name)
         if not reason:
             return False
@@ -134,9 +140,14 @@ def _is_temporary(relative: str) -> bool:
 
 def _front(path: str) -> Optional[bytes]:
     """Read what a file begins with; None where that can't be done."""
+    return _part(path, 0, _FRONT)
+
+
+def _part(path: str, start: int, size: int) -> Optional[bytes]:
+    """Read a part of a file, counted from its end where it begins below 0."""
     try:
         with Source(path) as source:
-            return source.read(0, _FRONT)
+            return source.read(start if start >= 0 else max(0, source.size + start), size)
     except (OSError, NotRegularError):
         return None
 

@@ -23,8 +23,12 @@ _GGUF = b"GGUF"
 _BLOCK = 1024 * 1024
 # A file that begins with so many zeros is none, whatever follows.
 _MAX_ZEROS = 64 * _BLOCK
-# What else torch writes as a zip, by a record that no other has; below the archive's own folder, as all of them.
-_PROGRAMS = {"archive_format": "a program of torch.export", ".data/extern_modules": "an archive of torch.package"}
+# What else is written as a zip, by a record that no other has; torch's are below the archive's own folder.
+_PROGRAMS = {
+    "archive_format": "a program of torch.export",
+    ".data/extern_modules": "an archive of torch.package",
+    "model.weights.h5": "a Keras model",
+}
 # What these names promise can't be anything else.
 _PROMISING = (".pt", ".pth", ".safetensors")
 
@@ -71,7 +75,7 @@ def _format(source: Source, head: bytes) -> str:
 def _read(source: Source, head: bytes) -> Loaded:
     fmt = _format(source, head)
     if fmt == "torch-zip":
-        return read_torch_zip(source) or _bare(source, _other_zip(source))
+        return read_torch_zip(source) or _other_zip(source)
     if fmt == "gguf":
         from .gguf import read_gguf
 
@@ -108,7 +112,7 @@ def _read_rest(source: Source, head: bytes) -> Loaded:
         raise FlawedError("CK021", "all %s of the file are zero" % count_of(zeros, "byte"))
     # A zip whose front is damaged still has its directory at the end.
     if read_directory(source) is not None:
-        loaded = read_torch_zip(source) or _bare(source, _other_zip(source))
+        loaded = read_torch_zip(source) or _other_zip(source)
         _judge_front(source, head, loaded.checkpoint)
         return loaded
     if zeros:
@@ -138,18 +142,27 @@ def _zeros(source: Source) -> int:
     return at
 
 
-def _other_zip(source: Source) -> Checkpoint:
+def _other_zip(source: Source) -> Loaded:
+    from .inside import read_zip_of_files
+
     checkpoint = Checkpoint("zip", source.size)
     directory = read_directory(source)
     entries = directory.entries if directory is not None else []
-    below = {entry.name.partition("/")[2] for entry in entries}
+    below = {part for entry in entries for part in (entry.name, entry.name.partition("/")[2])}
     program = next((text for name, text in _PROGRAMS.items() if name in below), None)
-    if directory is None or program is None:
+    if directory is not None and program is not None:
+        checkpoint.found += directory.found
+        checkpoint.unsupported = "it is %s, which can't be audited yet" % program
+        return _bare(source, checkpoint)
+    if directory is not None and not directory.overlaps:
+        loaded = read_zip_of_files(source, directory)
+        if loaded is not None:
+            return loaded
+    if any(entry.name.endswith(".npy") for entry in entries):
+        checkpoint.unsupported = "it holds numpy arrays, which can't be audited yet"
+    else:
         checkpoint.add("CK024", "it is a zip archive, but not one that torch wrote: it has no data.pkl")
-        return checkpoint
-    checkpoint.found += directory.found
-    checkpoint.unsupported = "it is %s, which can't be audited yet" % program
-    return checkpoint
+    return _bare(source, checkpoint)
 
 
 def _read_other(source: Source, head: bytes) -> Loaded:

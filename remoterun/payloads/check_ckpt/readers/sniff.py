@@ -31,7 +31,7 @@ _BY_START = (
     (b"\x28\xb5\x2f\xfd", Kind("a Zstandard archive", "zstd", hint="Unpack it first: unzstd.")),
     (b"7z\xbc\xaf\x27\x1c", Kind("a 7-Zip archive", "7z", hint="Unpack it first.")),
     (b"Rar!", Kind("a RAR archive", "rar", hint="Unpack it first.")),
-    (b"\x93NUMPY", Kind("a numpy array", "npy")),
+    (b"\x93NUMPY", Kind("a numpy array", "npy", checkpoint=True)),
     (b"\x7fELF", Kind("a program", "elf")),
     (b"%PDF", Kind("a PDF document", "pdf")),
     (b"\x89PNG", Kind("a PNG picture", "png")),

@@ -6,10 +6,8 @@ from typing import TYPE_CHECKING, List, Optional
 
 from ..model import Checkpoint, FlawedError, clean_text, count_of
 from ..records import Record
-from .archive import LOCAL
-from .old_pickles import is_pickle, read_old_pickle
+from .inside import MAX_CHECKPOINTS, read_inside
 from .torch_objects import Loaded, Objects, decode_pickle
-from .torch_zip import read_torch_zip
 
 if TYPE_CHECKING:
     from ..source import Source
@@ -18,7 +16,6 @@ _BLOCK = 512
 _MAX_MEMBERS = 20_000
 # A longer name is none.
 _MAX_NAME = 4096
-_MAX_CHECKPOINTS = 16
 _CONFIG = "model_config.yaml"
 # What torch wrote in 2016.
 _ANCIENT = frozenset(("storages", "tensors", "pickle"))
@@ -45,15 +42,14 @@ def read_tar(source: Source) -> Loaded:
         checkpoint.format = "nemo"
     last, count = Loaded(checkpoint, None, Objects(source, checkpoint, {}).number), 0
     for member in members:
-        loaded = _read_member(source, member, checkpoint) if count < _MAX_CHECKPOINTS else None
-        if loaded is not None:
-            _join(checkpoint, loaded.checkpoint)
-            last, count = loaded, count + 1
+        if member.kind in (b"0", b"\0") and count < MAX_CHECKPOINTS:
+            loaded = read_inside(source, member.name, member.offset, member.size, checkpoint)
+            last, count = loaded or last, count + (loaded is not None)
     if names >= _ANCIENT:
         _judge_ancient(source, members, checkpoint)
     elif any(name.endswith(".distcp") for name in names):
         checkpoint.unsupported = "it is a tar archive of a distributed checkpoint, which has to be unpacked first"
-    elif not count or count == _MAX_CHECKPOINTS:
+    elif not count or count == MAX_CHECKPOINTS:
         what = "none" if not count else "not every one"
         checkpoint.unsupported = "it is a tar archive, and %s of its members could be audited" % what
     return last._replace(checkpoint=checkpoint)
@@ -130,31 +126,6 @@ def _judge(members: List[_Member], checkpoint: Checkpoint) -> None:
             checkpoint.add("CK104", "member %s would be unpacked outside its folder" % name, member=name)
         elif member.kind in (b"1", b"2"):
             checkpoint.add("CK102", "member %s is a link" % name, member=name)
-
-
-def _read_member(source: Source, member: _Member, checkpoint: Checkpoint) -> Optional[Loaded]:
-    if member.kind not in (b"0", b"\0"):
-        return None
-    window = source.window(member.offset, member.size)
-    head = window.read(0, 4)
-    try:
-        loaded = read_torch_zip(window) if head == LOCAL else read_old_pickle(window) if is_pickle(head) else None
-    except FlawedError as error:
-        checkpoint.found.append(error.found)
-        return None
-    if member.size > window.size:
-        checkpoint.truncated = True
-        name = clean_text(member.name, 100)
-        checkpoint.add("CK020", "the archive is cut off inside its member %s" % name, member=name)
-    return loaded
-
-
-def _join(checkpoint: Checkpoint, inner: Checkpoint) -> None:
-    checkpoint.absorb(inner, 0)
-    checkpoint.decoded = checkpoint.decoded or inner.decoded
-    checkpoint.truncated = checkpoint.truncated or inner.truncated
-    checkpoint.step = inner.step if checkpoint.step is None else checkpoint.step
-    checkpoint.epoch = inner.epoch if checkpoint.epoch is None else checkpoint.epoch
 
 
 def _judge_ancient(source: Source, members: List[_Member], checkpoint: Checkpoint) -> None:
