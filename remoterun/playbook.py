@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import replace
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Final
 
 from remoterun.errors import ConfigError, Problem, nearest, show
@@ -176,9 +176,17 @@ def find_playbook(project: Path | None, name: str, payload_names: Collection[str
     if payload in payload_names:
         return Playbook(name=payload, steps=(Step(payload=name),), targets=("all",))
     known = {*payload_names, *playbook_names(project)}
+    if name in known:
+        raise ConfigError(f"{show(name)} is no name for a playbook: {NAME.rule}")
     place = f"in {project / FOLDER}" if project is not None else "(there is no project here)"
     message = f"{show(name)} is neither a playbook {place} nor a payload"
-    raise ConfigError(Problem(message=message, nearest=nearest(payload, known)))
+    raise ConfigError(Problem(message=message, nearest=nearest(_stem(payload), known)))
+
+
+def _stem(name: str) -> str:
+    """Return what is left of a file's path: people name the file."""
+    path = PurePath(name)
+    return path.stem if path.suffix in SUFFIXES else path.name
 
 
 def playbook_names(project: Path | None) -> tuple[str, ...]:

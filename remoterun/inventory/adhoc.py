@@ -48,10 +48,13 @@ def recognise(text: str, hosts: Mapping[str, Host]) -> AdHoc | None:
     key, slash, guest = text.partition("/")
     if not _is_written_out(text, key, slash, hosts):
         return None
+    if slash and not guest:
+        raise ValueError(f"{show(text)}: a guest's id is missing after the slash")
     inner = guest if slash else None
     if key == LOCAL:
         return AdHoc(key=key, endpoint=None, guest=inner)
-    endpoint = parse_endpoint(key)
+    # A URL is told as that, not by what is wrong with the part before its slashes.
+    endpoint = parse_endpoint(text if "://" in text else key)
     known = hosts.get(endpoint.address)
     if known is not None and known.address != endpoint.address:
         place = f"{known.key}{slash}{guest}"

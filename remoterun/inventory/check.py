@@ -93,7 +93,8 @@ def _words(detail: ErrorDetails) -> str:
     kind, given, context = detail["type"], detail["input"], detail.get("ctx", {})
     if kind in _WANTED:
         quotes = ": put it in quotes" if kind == "string_type" and isinstance(given, (bool, int, float)) else ""
-        return f"must be {_WANTED[kind]}, not {_named(given)}{quotes}"
+        keys = ": write NAME: where - NAME stands" if _WANTED[kind] == "a mapping" and isinstance(given, list) else ""
+        return f"must be {_WANTED[kind]}, not {_named(given)}{quotes}{keys}"
     if kind == "greater_than_equal":
         return f"must be at least {context['ge']}, not {_named(given)}"
     if kind == "less_than_equal":

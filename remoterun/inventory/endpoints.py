@@ -37,6 +37,8 @@ def parse_endpoint(text: str) -> Endpoint:
     Raises:
         ValueError: a part is not what it should be.
     """
+    if "://" in text:
+        raise ValueError(f"{show(text)} is a URL: write user@address:port, without {text.partition('//')[0]}//")
     user, at, place = text.rpartition("@")
     if match := _BRACKETED.fullmatch(place):
         address, port = match["address"], match["port"]

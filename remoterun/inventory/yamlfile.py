@@ -107,18 +107,25 @@ def parse(data: bytes, file: str) -> Document:
         ConfigError: not UTF-8, not YAML, or beyond the bounds. Lesser problems are in the document's own list.
     """
     builder = _Builder(file)
+    text = _decode(data, file)
     try:
-        for event in yaml.parse(_decode(data, file), Loader=_LOADER):
+        for event in yaml.parse(text, Loader=_LOADER):
             builder.feed(event)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        what = ", ".join(text for text in (error.context, error.problem) if text)
+        what = ", ".join(said for said in (error.context, error.problem) if said)
+        if mark and _begins_with_tab(text.splitlines()[mark.line :]):
+            what = "a tab stands at the beginning of the line, where YAML takes spaces only"
         raise ConfigError(
             [*builder.problems, Problem(file=file, line=mark.line + 1 if mark else None, message=f"not YAML: {what}")]
         ) from error
     except yaml.YAMLError as error:
         raise ConfigError([*builder.problems, Problem(file=file, message=f"not YAML: {error}")]) from error
     return builder.document()
+
+
+def _begins_with_tab(lines: list[str]) -> bool:
+    return bool(lines) and "\t" in lines[0][: len(lines[0]) - len(lines[0].lstrip())]
 
 
 def _decode(data: bytes, file: str) -> str:

@@ -94,6 +94,7 @@ hosts:
         ("a: {jump: b}\n  b: {jump: a}", 3, "hosts.b.jump", "comes back"),
         ("a: {jump: a}", 2, "hosts.a.jump", "comes back"),
         ("a: {jump: bx}\n  bxx: {}", 2, "hosts.a.jump", "did you mean bxx?"),
+        ("a: {jump: 'ssh://u@x'}", 2, "hosts.a.jump", "without ssh://"),
         ("a: {jump: 'u@-x'}", 2, "hosts.a.jump", "not an address"),
         ("a: {jump: 'u@x:99999'}", 2, "hosts.a.jump", "not a port"),
         ("a: {jump: 'u@[x]:22'}", 2, "hosts.a.jump", "brackets"),
@@ -262,6 +263,11 @@ def test_names_that_selections_could_not_use(file: Path, name: str) -> None:
     one_problem(file, f"hosts: {{{json.dumps(name)}: }}")
     one_problem(file, f"hosts: {{h: }}\ngroups: {{{json.dumps(name)}: h}}")
     one_problem(file, f"hosts: {{h: {{guests: {{100: {{name: {json.dumps(name)}}}}}}}}}")
+
+
+def test_lists_where_names_are_keys_are_told_how_to_be_written(file: Path) -> None:
+    found = problems(file, "hosts:\n  a:\n    guests: [200, 201]\n  b:\n    guests:\n      - id: 300\n")
+    assert [(problem.line, "write NAME:" in problem.message) for problem in found] == [(3, True), (5, True)]
 
 
 def test_whole_sections_of_the_wrong_kind(file: Path) -> None:

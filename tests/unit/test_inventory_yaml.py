@@ -126,7 +126,9 @@ def test_lesser_problems_do_not_hide_each_other() -> None:
     ("text", "line", "words"),
     [
         ("a: 1\nb: [1, 2\nc: 3\n", None, "not YAML"),
-        ("a:\n\t- 1\n", 2, "not YAML"),
+        ("a:\n\t- 1\n", 2, "a tab"),
+        ("a:\n  b:\n  \tc: 1\n", 3, "a tab"),
+        ("a:\n  b: 1\n    c: 'x\t\n", None, "not YAML: "),
         ("a: 'open\n", None, "not YAML"),
         ("a: b: c\n", 1, "not YAML"),
         ("%YAML 3.0\n--- a\n", 1, "not YAML"),

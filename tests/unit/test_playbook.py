@@ -267,7 +267,13 @@ def test_the_projects_file_goes_first(tmp_path: Path) -> None:
 def test_neither_playbook_nor_payload(tmp_path: Path) -> None:
     (tmp_path / "playbooks").mkdir()
     (tmp_path / "playbooks" / "nightly.yaml").touch()
-    for name, nearest in (("nightli", "nightly"), ("chek-ckpt", "check-ckpt"), ("prob@1", "probe")):
+    for name, nearest in (
+        ("nightli", "nightly"),
+        ("nightly.yaml", "nightly"),
+        ("playbooks/nightly.yml", "nightly"),
+        ("chek-ckpt", "check-ckpt"),
+        ("prob@1", "probe"),
+    ):
         with pytest.raises(ConfigError) as caught:
             find_playbook(tmp_path, name, NAMES)
         (problem,) = caught.value.problems
@@ -275,6 +281,9 @@ def test_neither_playbook_nor_payload(tmp_path: Path) -> None:
         assert repr(name) in problem.message
     with pytest.raises(ConfigError, match="no project here"):
         find_playbook(None, "nightly", NAMES)
+    (tmp_path / "playbooks" / "my nightly.yaml").touch()
+    with pytest.raises(ConfigError, match="'my nightly' is no name for a playbook: use letters"):
+        find_playbook(tmp_path, "my nightly", NAMES)
 
 
 @pytest.mark.parametrize("name", ["../mine", "/etc/passwd", "", ".", "a\0b", "x" * 3000, "-x", "\x1b[2J"])

@@ -205,7 +205,9 @@ def test_targets_written_out_in_full(text: str, id_: str, host: Host) -> None:
         ("root@h:", "not a port"),
         ("root@h:٣", "not a port"),
         ("root@[h]:22", "brackets"),
-        ("root@h/", "not a VMID"),
+        ("root@h/", "missing after the slash"),
+        ("ssh://root@h/200", "without ssh://"),
+        ("ssh://root@h:22", "without ssh://"),
         ("root@h/web", "set hop to lxc"),
         ("root@h/1/2", "not a VMID"),
         ("root@h/100;id", "not a VMID"),
@@ -215,6 +217,7 @@ def test_targets_written_out_in_full(text: str, id_: str, host: Host) -> None:
         ("10.1.2.6", "matches no target"),
         ("tag:a.b/c", "matches no target"),
         ("a.*/200", "matches no target"),
+        ("a,b", "matches no target"),
     ],
 )
 def test_what_is_not_written_out_right(text: str, words: str) -> None:
@@ -246,6 +249,20 @@ def test_written_out_targets_follow_and_can_be_named_again(inventory: Inventory)
     assert ids(inventory.select(on, (), ["all", "root@10.0.0.1"])) == ["kpro6/200", "root@10.0.0.1"]
     (problem,) = refused(inventory, *on, not_=["root@10.0.0.2"])
     assert (problem.path, "not among" in problem.message) == ("--not", True)
+
+
+@pytest.mark.parametrize(
+    ("text", "nearest"), [("kpro6/dflash-train", "kpro6/200"), (" kpro6/200 ", "kpro6/200"), ("kpro6/", "kpro6")]
+)
+def test_what_is_nearly_a_target_is_offered(inventory: Inventory, text: str, nearest: str) -> None:
+    (problem,) = refused(inventory, text)
+    assert problem.nearest[0] == nearest
+
+
+def test_commas_are_told_as_what_they_are(inventory: Inventory) -> None:
+    (problem,) = refused(inventory, "kpro6/200,kpro6/201")
+    assert "one by one" in problem.message
+    assert problem.nearest == ()
 
 
 def test_a_host_of_the_inventory_is_not_reached_under_its_key_alone(inventory: Inventory, tmp_path: Path) -> None:
