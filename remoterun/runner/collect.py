@@ -47,6 +47,10 @@ _TARGET_CODES: Final = frozenset(
         *("lease_expired", "taken_over", "output_forgotten"),
     }
 )
+_CRASHES: Final = frozenset({"SIGSEGV", "SIGBUS", "SIGABRT", "SIGILL", "SIGFPE"})
+_CRASHED: Final = (
+    "Compiled code in it crashed: with PYTHONFAULTHANDLER=1 in `env`, stderr says where. SIGBUS: is /dev/shm full?"
+)
 # Another connection of ours has come first: it is to be asked for.
 _RUNS_ALREADY: Final = "runs_already"
 
@@ -381,7 +385,9 @@ class Collector:
             raise TargetError("result_damaged", "the target did not say how the payload ended")
         if status < 0:
             name = signal.Signals(-status).name if -status in set(signal.Signals) else f"signal {-status}"
-            raise TargetError("payload_killed", f"the program was ended by {name}")
+            raise TargetError(
+                "payload_killed", f"the program was ended by {name}", hint=_CRASHED if name in _CRASHES else None
+            )
         if status > 0:
             raise TargetError("nonzero_exit", f"the program ended with exit status {status}")
 

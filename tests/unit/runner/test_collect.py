@@ -530,6 +530,11 @@ def test_a_limit_is_named_with_its_value_and_key(cause: str, limit: tuple[str, f
     assert ("waiting for a disk" in refused.message) == (cause == "stall")
 
 
+@pytest.mark.parametrize(("number", "words"), [(9, "out-of-memory"), (11, "PYTHONFAULTHANDLER"), (7, "/dev/shm")])
+def test_a_crash_of_compiled_code_is_told_from_a_kill(number: int, words: str) -> None:
+    assert words in _refusal(Sender().result(exit_status=-number, done=False)).hint
+
+
 def test_the_missing_module_is_told_with_the_interpreter_that_lacks_it() -> None:
     sender = Sender()
     sender.say(wire.HELLO, {"interpreter": "/root/venv/bin/python"})
