@@ -40,12 +40,14 @@ def _source(module: str) -> str:
 
 @lru_cache(maxsize=1)
 def program() -> bytes:
-    """Return the sources of the leg and of the runtime, a zero byte between them, zlib-compressed."""
+    """Return the sources of the leg and of the runtime, a zero byte between them, zlib-compressed.
+
+    Annotations in them are not to be evaluated; they don't say so themselves, for that would import a module.
+    """
     # What is remembered is bound to the state of all modules of this package.
     return remember("program", b"", _bundled)
 
 
 def _bundled() -> bytes:
-    runtime = "from __future__ import annotations\n" + "".join(map(_source, _RUNTIME))
-    text = "from __future__ import annotations\n" + "".join(map(_source, _PROGRAM))
+    text, runtime = ("".join(map(_source, modules)) for modules in (_PROGRAM, _RUNTIME))
     return zlib.compress(f"{text}\0{runtime}".encode(), 6)

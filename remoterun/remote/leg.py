@@ -282,7 +282,7 @@ def leg_main(stdin: object, codes: list[object], key: bytes, place: str) -> None
 
     Args:
         stdin: the buffered reader, which may already hold bytes of what follows.
-        codes: this program and the payload's runtime, compiled.
+        codes: this program, compiled, and the payload's runtime, which is marshalled as well.
         key: what the compiled program is signed with.
         place: where it is to be kept; nothing when it came from there.
     """

@@ -9,17 +9,26 @@ from __future__ import annotations
 
 import os
 import select
-import struct
 import time
 
 from remoterun.remote.system import sha256, socket
-from remoterun.remote.wire import ACK, CANCEL, HEARTBEAT, LOOKER, PROGRESS, SUPERVISOR_STREAM, Decoder, Encoder
+from remoterun.remote.wire import (
+    ACK,
+    CANCEL,
+    HEARTBEAT,
+    LOOKER,
+    PROGRESS,
+    SUPERVISOR_STREAM,
+    Decoder,
+    Encoder,
+    Struct,
+)
 
 # Controller, generation, the number of the next message, and the nonce of the frames on this connection.
-_ASKED = struct.Struct(">8sIQ8s")
+_ASKED = Struct(">8sIQ8s")
 # The answer, the first message that is still kept, how many there are, and the size of what follows: what to know of
 # the run.
-_ANSWER = struct.Struct(">BQQI")
+_ANSWER = Struct(">BQQI")
 ACCEPTED, OLDER, FORGOTTEN, ENDING = 1, 2, 3, 4
 # Worth nothing a moment later.
 _TRANSIENT = (HEARTBEAT, PROGRESS)
@@ -33,7 +42,8 @@ _ENDING_S = 20.0
 # What a message takes in memory besides its body, about.
 _OVERHEAD = 120
 _SO_PEERCRED = 17
-_NUMBER = struct.Struct(">Q")
+_PEER = Struct("3i")
+_NUMBER = Struct(">Q")
 
 
 def address(key: str) -> bytes:
@@ -336,7 +346,7 @@ def _is_ours(caller: socket.socket) -> bool:
 def _credentials(link: socket.socket) -> tuple[int, int]:
     """Return pid and user of the other end."""
     try:
-        pid, user, _ = struct.unpack("3i", link.getsockopt(socket.SOL_SOCKET, _SO_PEERCRED, 12))
+        pid, user, _ = _PEER.unpack(link.getsockopt(socket.SOL_SOCKET, _SO_PEERCRED, _PEER.size))
     except OSError:
         return 0, -1
     return pid, user

@@ -25,7 +25,7 @@ _PAGE = 4096
 # linecache from the working directory, the user's home. Without __file__, multiprocessing's spawn leaves it alone.
 START = (
     "import sys,marshal;del __file__;sys.path[:1]=[];f=open(sys.argv[1],'rb');c=marshal.load(f);f.close();"
-    "n={'__name__':'remoterun_runtime'};exec(c['runtime'],n);n['main'](c)"
+    "n={'__name__':'remoterun_runtime'};exec(marshal.loads(c['runtime']),n);n['main'](c)"
 )
 
 
@@ -104,13 +104,14 @@ class Payload:
         stdout, stderr, records, status = (os.pipe() for _ in range(4))
         config = {"token": self.token, "fd": records[1]}
         stdin, argv = self._command(config)
-        environment = self._environment()
+        # Not in the child: a directory service is to be asked but once, and by no half of a process.
+        environment, home = self._environment()
         parent = os.getpid()
         self.pid = os.fork()
         if self.pid == 0:
             try:
                 os.set_inheritable(records[1], True)
-                _become(parent, stdin, stdout[1], stderr[1], account()[1])
+                _become(parent, stdin, stdout[1], stderr[1], home)
                 os.execvpe(argv[0], argv, environment)
             except BaseException as error:
                 trouble = "%s: %s" % (os.fsdecode(argv[0])[:500], getattr(error, "strerror", None) or error)
@@ -203,8 +204,8 @@ class Payload:
         """Return about what else than code there is to be put on a disk: a handful of files."""
         return len(marshal.dumps(self._request)) + 8 * _PAGE
 
-    def _environment(self) -> dict[bytes, bytes]:
-        """Build the environment from nothing: what a hop passes on differs between versions."""
+    def _environment(self) -> tuple[dict[bytes, bytes], str]:
+        """Build the environment from nothing, since what a hop passes on differs between versions; and the home."""
         request = self._request
         name, home, shell = account()
         folder = os.path.dirname(sys.executable)
@@ -237,7 +238,7 @@ class Payload:
         exact.update({os.fsencode(key): os.fsencode(value) for key, value in result.items()})
         exact.update(request["env"])  # type: ignore[call-overload]
         exact.update([mark])
-        return exact
+        return exact, home
 
     def clean(self) -> None:
         """Remove what was put on disk, if anything was."""

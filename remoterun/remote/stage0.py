@@ -41,7 +41,7 @@ STAGE0 = (
 # Parses on Python 2.7 and 3.6, so that an old interpreter can say what it is instead of dying of a syntax error.
 # Compiling the program takes longer than everything else a leg does, so its compiled form is kept on the target, and
 # used again only when its keyed hash is right: the key is the controller's secret, so nobody there can have put
-# anything else in its place.
+# anything else in its place. The runtime stays marshalled: only the payload's process needs it.
 _BOOT = """\
 if sys.version_info<(3,8):
  sys.stdout.write("%s python-too-old %%d.%%d.%%d %%s\\n"%%(tuple(sys.version_info[:3])+(sys.executable,)))
@@ -60,8 +60,9 @@ if k:
  except Exception:pass
 if c:p=0
 else:
- import zlib
- c=[compile(t,"<remoterun>","exec") for t in zlib.decompress(s).split(b"\\0")]
+ import __future__,marshal,zlib
+ c=[compile(t,"<remoterun>","exec",__future__.annotations.compiler_flag) for t in zlib.decompress(s).split(b"\\0")]
+ c[1]=marshal.dumps(c[1])
 exec(c[0])
 leg_main(i,c,k,p)
 """

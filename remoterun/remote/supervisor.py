@@ -10,7 +10,6 @@ from __future__ import annotations
 import errno
 import os
 import select
-import struct
 import time
 
 from remoterun.remote.link import Link, RunsAlreadyError
@@ -41,6 +40,7 @@ from remoterun.remote.wire import (
     STARTED,
     Assembler,
     Decoder,
+    Struct,
     WireError,
     to_json,
 )
@@ -53,6 +53,7 @@ _TOLD_S = 30.0
 _MAX_RECORD = 16 << 20
 _CHUNK = 65536
 _LIMITS = {errno.EMFILE: "n", errno.EFBIG: "f", errno.EAGAIN: "u"}
+_COUNTED = Struct(">BI")
 _FORWARDED = (RECORD, FINDING, PROGRESS, LOG)
 
 
@@ -190,7 +191,7 @@ class Supervisor:
         elif kind in _FORWARDED:
             if kind in (RECORD, FINDING):
                 self._records += 1
-                self._hash.update(struct.pack(">BI", kind, len(body)) + body)
+                self._hash.update(_COUNTED.pack(kind, len(body)) + body)
             self._link.say(kind, body)
 
     def _take_lines(self, data: bytes) -> None:

@@ -12,17 +12,20 @@ first carries `FIRST`, all but the last carry `MORE`.
 
 from __future__ import annotations
 
-import struct
 import zlib
 
+# The C module alone: the public one is a file to be found and read, as long as a few frames take.
 try:
-    from _json import encode_basestring_ascii as quote
+    import _struct
 except ImportError:
-    from json.encoder import encode_basestring_ascii as quote
+    import struct as _struct  # type: ignore[no-redef]
+
+Struct = _struct.Struct
 
 MAGIC = b"\xf7RR\xf8"
 MAX_FRAME = 4096
-_HEADER = struct.Struct(">4s8sIIBBHI")
+_HEADER = Struct(">4s8sIIBBHI")
+_CRC = Struct(">I")
 MAX_BODY = MAX_FRAME - _HEADER.size
 MORE, FIRST = 1, 2
 
@@ -80,7 +83,7 @@ class Encoder:
             flags = (0 if start else FIRST) | (MORE if start + MAX_BODY < len(body) else 0)
             head = _HEADER.pack(MAGIC, self.nonce, self.stream, self.seq, kind, flags, len(part), 0)[:-4]
             crc = zlib.crc32(part, zlib.crc32(head))
-            result.append(b"".join((head, struct.pack(">I", crc), part)))
+            result.append(b"".join((head, _CRC.pack(crc), part)))
             self.seq = (self.seq + 1) & 0xFFFFFFFF
         return result
 
@@ -263,6 +266,17 @@ def to_json(value: object) -> str:
     if isinstance(value, (list, tuple)):
         return "[%s]" % ",".join([to_json(item) for item in value])
     raise TypeError("%s is nothing that JSON can hold" % type(value).__name__)
+
+
+def quote(text: str) -> str:
+    """Write a text as JSON. Most are plain, and need no module that a target would have to load."""
+    if text.isascii() and text.isprintable() and '"' not in text and "\\" not in text:
+        return "".join(('"', text, '"'))
+    try:
+        from _json import encode_basestring_ascii
+    except ImportError:
+        from json.encoder import encode_basestring_ascii
+    return encode_basestring_ascii(text)
 
 
 def _key(key: object) -> str:
