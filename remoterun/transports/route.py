@@ -28,8 +28,9 @@ _SYSTEM_CONFIG: Final = "/etc/ssh/ssh_config"
 _USER_KNOWN_HOSTS: Final = ("~/.ssh/known_hosts", "~/.ssh/known_hosts2")
 _SYSTEM_KNOWN_HOSTS: Final = ("/etc/ssh/ssh_known_hosts", "/etc/ssh/ssh_known_hosts2")
 
+# Whether it is a reload, canonical, final.
 _FIRST_PASS: Final = (False, False, False)
-"""Neither a reload, nor canonical, nor final: what `Match final` says is left to asyncssh's own reading."""
+_FINAL_PASS: Final = (True, False, True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,8 +70,10 @@ def resolve(host: Host) -> Route:
     paths = _config_paths(host)
     try:
         local_user = getpass.getuser()
-        user, port = host.user or (), host.port or ()
-        config = SSHClientConfig.load(None, list(paths), *_FIRST_PASS, local_user, user, host.address, port)
+        given = (local_user, host.user or (), host.address, host.port or ())
+        config = SSHClientConfig.load(None, list(paths), *_FIRST_PASS, *given)
+        if config.has_match_final():
+            config = SSHClientConfig.load(config, list(paths), *_FINAL_PASS, *given)
     except (ConfigParseError, OSError, KeyError, UnicodeError) as error:
         raise TargetError(
             "connect_failed", f"ssh_config cannot be used: {error}", hint="Correct the file that is named."

@@ -102,6 +102,16 @@ def test_ssh_config_says_where_and_how(sshd: StartSshd, keys: Keys, tmp_path: Pa
     assert "nick" in refused(Host(key="nick", address="nick.invalid", ssh_config=str(config)), "dns_failed").message
 
 
+def test_match_final_of_ssh_config_counts(sshd: StartSshd, keys: Keys, tmp_path: Path) -> None:
+    server, config = sshd(), tmp_path / "config"
+    config.write_text(
+        f"Host nick\n HostName 127.0.0.1\nMatch final host 127.0.0.1\n Port {server.port}\n User {server.host().user}\n"
+        f" IdentityFile {keys['client']}\n UserKnownHostsFile {server.known_hosts()}\n"
+        "Match final host nick\n Port 1\n ProxyJump nowhere.invalid\n"
+    )
+    log_in(Host(key="nick", address="nick", ssh_config=str(config)))
+
+
 def test_the_homes_ssh_config_is_read_unless_it_is_switched_off(sshd: StartSshd) -> None:
     server = sshd()
     folder = Path("~/.ssh").expanduser()
