@@ -31,6 +31,7 @@ else:
             # What it makes of the annotations is enough for `fields`, `replace` and the like.
             made = _with_slots(dataclasses.dataclass(init=False, eq=False, repr=False, kw_only=kw_only)(cls))
             items = dataclasses.fields(made)
+            names = tuple(item.name for item in items)
             for name, method in (
                 ("__init__", _first_init(made)),
                 ("__eq__", _equality(made, tuple(item.name for item in items if item.compare))),
@@ -40,8 +41,8 @@ else:
                 if name not in vars(cls) or vars(cls)[name] is None:
                     setattr(made, name, method)
             made.__setattr__ = made.__delattr__ = _refuse
-            made.__getstate__ = _state
-            made.__setstate__ = _restore
+            made.__getstate__ = _state(names)
+            made.__setstate__ = _restoring(names)
             return made
 
         return make
@@ -125,10 +126,16 @@ def _refuse(self: object, name: str, *_value: object) -> None:
     raise dataclasses.FrozenInstanceError(f"cannot change field {name!r}: a record stays as it was made")
 
 
-def _state(self: Any) -> tuple[object, ...]:
-    return tuple(getattr(self, item.name) for item in dataclasses.fields(self))
+def _state(names: tuple[str, ...]) -> Any:
+    def state(self: object) -> tuple[object, ...]:
+        return tuple(getattr(self, name) for name in names)
+
+    return state
 
 
-def _restore(self: Any, state: tuple[object, ...]) -> None:
-    for item, value in zip(dataclasses.fields(self), state, strict=True):
-        _set(self, item.name, value)
+def _restoring(names: tuple[str, ...]) -> Any:
+    def restore(self: object, state: tuple[object, ...]) -> None:
+        for name, value in zip(names, state, strict=True):
+            _set(self, name, value)
+
+    return restore
