@@ -6,6 +6,7 @@ Standard output carries only the chosen format, errors included; everything for 
 from __future__ import annotations
 
 import json
+import os
 from typing import TYPE_CHECKING
 
 from remoterun.cli.output import OutputError, ReaderGoneError, end_of, machine_format, tell, write_document
@@ -42,11 +43,18 @@ def _run(argv: Sequence[str], command: Command | None) -> int:
         return _signalled(argv, error)
     except (ReaderGoneError, OutputError):
         raise
+    except PermissionError as error:
+        # Whatever file it was that a command looked for: no bug, and nothing but its name would help.
+        return _end(argv, (Problem(file=_named(error), message=f"{error.strerror or error}"),), RunStatus.INVALID)
     except Exception as error:
         if isinstance(error.__cause__, SignalledError):
             # It came while a class was being made: Python 3.11 wraps whatever is raised there.
             return _signalled(argv, error.__cause__)
         return _bug(argv, error)
+
+
+def _named(error: OSError) -> str | None:
+    return None if error.filename is None else os.fsdecode(error.filename)
 
 
 def _end(argv: Sequence[str], problems: Sequence[Problem], status: RunStatus) -> int:

@@ -12,6 +12,7 @@ from remoterun.cli.options import Format, OutputOption, ProjectOption
 from remoterun.cli.output import write_json
 from remoterun.errors import ConfigError, Problem
 from remoterun.model import Json, Target, format_duration
+from remoterun.playbook import FOLDER, SUFFIXES
 
 app = typer.Typer(help="What the inventory says, and whether it is right.", no_args_is_help=True)
 
@@ -39,8 +40,9 @@ def list_(
 def check(*, project: ProjectOption = None, output: OutputOption = Format.TABLE) -> int:
     """Check inventory, playbooks and payloads; say every problem at once."""
     loaded = Project.load(project)
-    folder = loaded.root / "playbooks" if loaded.root else None
-    files = sorted([*folder.glob("*.yaml"), *folder.glob("*.yml")]) if folder and folder.is_dir() else []
+    folder = loaded.root / FOLDER if loaded.root else None
+    # Not by a glob, which passes over what it may not look into.
+    files = sorted(path for path in folder.iterdir() if path.suffix in SUFFIXES) if folder and folder.is_dir() else []
     problems: list[Problem] = []
     for file in files:
         try:

@@ -253,3 +253,30 @@ def test_exec_into_a_closed_pipe(project: Project) -> None:
     done = piped(project.argv("exec", "--on", "here", "--", "yes"), "head -n 2")
     assert (done.stdout, done.status) == (b"y\ny\n", 141)
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("place", "words"),
+    [
+        ("playbooks", ["inventory", "check"]),
+        ("playbooks", ["play", "hello", "--on", "here"]),
+        ("payloads/mine", ["payload", "list"]),
+        ("playbooks", ["audit", "hello"]),
+    ],
+)
+def test_what_nobody_may_look_into_is_named(project: Project, place: str, words: list[str]) -> None:
+    shut = project.folder / place
+    shut.mkdir(parents=True, exist_ok=True)
+    environment = {**os.environ, "XDG_STATE_HOME": str(project.folder.parent / "state")}
+    # Root may look everywhere, unless it gives that up.
+    plain = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"] if os.geteuid() == 0 else []
+    argv = [*plain, *project.argv(*words, "--output", "json")]
+    shut.chmod(0o000)
+    try:
+        done = subprocess.run(argv, capture_output=True, timeout=60, check=False, env=environment, cwd="/")
+    finally:
+        shut.chmod(0o755)
+    assert done.returncode == 2
+    (problem,) = strict_json(done.stdout)["problems"]
+    assert "Permission denied" in problem["message"]
+    assert str(shut) in problem["file"]
