@@ -17,7 +17,7 @@ from typing import Any
 from remoterun.errors import CODES
 from remoterun.model import Limits, Status, format_duration
 from remoterun.payloads.check_ckpt.rules.catalogue import GROUPS, RULES
-from remoterun.payloads.check_ckpt.rules.rule import Rule
+from remoterun.payloads.check_ckpt.rules.rule import MEANT, Rule
 from remoterun.runner import keep
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
@@ -284,7 +284,8 @@ def _rule(name: str, rule: Rule, about: Mapping[str, Any]) -> Iterator[str]:
         yield ""
         yield f"**{title}.** {about[key]}"
     yield ""
-    yield f"**What to do.** {rule.next_step}"
+    mild = "" if rule.mild in (MEANT, rule.next_step) else f" Where it is information: {rule.mild[0].lower()}{rule.mild[1:]}"
+    yield f"**What to do.** {rule.next_step}{mild}"
 
 
 def _title(group: ModuleType) -> str:
