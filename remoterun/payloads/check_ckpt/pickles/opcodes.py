@@ -66,6 +66,20 @@ def _binint1(machine: Machine) -> None:
     machine.stack.append(machine.buffer[at])
 
 
+def _binint2(machine: Machine) -> None:
+    at = machine.at
+    machine.at = at + 2
+    machine.left -= 32
+    machine.stack.append(int.from_bytes(machine.buffer[at : at + 2], "little"))
+
+
+def _binint(machine: Machine) -> None:
+    at = machine.at
+    machine.at = at + 4
+    machine.left -= 36
+    machine.stack.append(int.from_bytes(machine.buffer[at : at + 4], "little", signed=True))
+
+
 def _binunicode(machine: Machine) -> None:
     at = machine.at + 4
     buffer = machine.buffer
@@ -361,10 +375,10 @@ def _table() -> Tuple[Handler, ...]:
         b"2": _dup,
         b"F": _float,
         b"I": _decimal,
-        b"J": lambda machine: _integer(machine, 4),
+        b"J": _binint,
         b"K": _binint1,
         b"L": _decimal,
-        b"M": lambda machine: machine.push(machine.number(2), 32),
+        b"M": _binint2,
         b"N": _constant(None),
         b"P": lambda machine: machine.refer(machine.line().decode("utf-8")),
         b"Q": _binpersid,

@@ -23,6 +23,8 @@ _MOST_CONTAINERS = 10_000
 _MOST_ENTRIES = 400_000
 _MOST_OPTIONS = 100
 _MOST_VALUES = 16
+# Of these, a random state of Python's has 625 entries that are none.
+_CONTAINERS = frozenset((Pairs, Call, list, tuple))
 # With more entries, it is no list of parts.
 _MOST_PARTS = 1_000
 
@@ -160,14 +162,9 @@ class _Search:
             self._left -= 1
             if self._left < 0:
                 break
-            if self._is_container(child):
+            if type(child) in _CONTAINERS and id(child) not in self._tensors and not _is_torchs(child):
                 inside.append(_Place(child, (*path, _id(key))))
         return inside
-
-    def _is_container(self, node: object) -> bool:
-        if not isinstance(node, (Pairs, list, tuple, Call)) or id(node) in self._tensors:
-            return False
-        return not _is_torchs(node)
 
     def _add_parts(self, items: Dict[str, Any]) -> None:
         if {"python", "numpy", "cpu"}.issubset(items):

@@ -45,6 +45,7 @@ class Facts:
         self._matched: Optional[List[Dict[str, int]]] = None
         self._kept: Optional[Dict[int, Kept]] = None
         self._seen: Optional[List[Tuple[int, Tensor, Stats]]] = None
+        self._seen_as: Dict[Tuple[str, ...], List[Tuple[int, Tensor, Stats]]] = {}
 
     @property
     def step(self) -> Optional[Number]:
@@ -74,7 +75,9 @@ class Facts:
             known = ((index, self.stats(index)) for index in indexes)
             tensors = self.checkpoint.tensors
             self._seen = [(index, tensors[index], stats) for index, stats in known if stats is not None]
-        return [each for each in self._seen if each[1].role in roles]
+        if roles not in self._seen_as:
+            self._seen_as[roles] = [each for each in self._seen if each[1].role in roles]
+        return self._seen_as[roles]
 
     def matched(self) -> List[Dict[str, int]]:
         """Return for each optimizer which tensor, by its index, a parameter is, by its id; see `matched`."""

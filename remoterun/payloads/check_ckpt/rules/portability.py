@@ -84,21 +84,18 @@ def _prefixed(prefix: str, origin: str, names: List[str], weights: List[Tensor])
 
 def _ties(facts: Facts) -> Iterator[Found]:
     """Find an output layer that holds the same numbers as the embedding, in a storage of its own."""
-    inputs: Dict[Tuple[object, ...], Tensor] = {}
-    outputs: List[Tuple[Tuple[object, ...], Tensor]] = []
+    same: Dict[Tuple[object, ...], List[Tensor]] = {}
     for _, tensor, stats in facts.seen((MODEL,)):
-        mark: Tuple[object, ...] = (tensor.dtype, tensor.shape, stats.digest)
-        if not stats.digest or stats.minimum == stats.maximum:
-            continue
-        if _OUTPUT.search(tensor.name):
-            outputs.append((mark, tensor))
-        elif _INPUT.search(tensor.name):
-            inputs.setdefault(mark, tensor)
-    for mark, tensor in outputs:
-        twin = inputs.get(mark)
-        if twin is not None and twin.region != tensor.region:
-            text = "%s and %s hold the same numbers in two storages: weights that were tied are stored twice"
-            yield Found("CK123", text % (twin.name, tensor.name), {"tensors": [twin.name, tensor.name]})
+        if stats.digest and stats.minimum != stats.maximum:
+            same.setdefault((tensor.dtype, tensor.shape, stats.digest), []).append(tensor)
+    for tensors in same.values():
+        outputs = [each for each in tensors if _OUTPUT.search(each.name)] if len(tensors) > 1 else []
+        inputs = [each for each in tensors if each not in outputs and _INPUT.search(each.name)] if outputs else []
+        for each in outputs if inputs else ():
+            if each.region != inputs[0].region:
+                text = "%s and %s hold the same numbers in two storages: weights that were tied are stored twice"
+                names = inputs[0].name, each.name
+                yield Found("CK123", text % names, {"tensors": list(names)})
 
 
 QUESTIONS = (_honesty, _waste, _prefixes, _ties)

@@ -173,6 +173,8 @@ def _steps(optimizers: Sequence[Optimizer]) -> List[float]:
 
 def _fingerprint(checkpoint: Checkpoint, marks: Sequence[Mark], role: str) -> str:
     """Hash the digests of all tensors of a role; nothing when the role is too small, constant or not wholly known."""
+    if not any(mark.digest for mark in marks):
+        return ""
     owned: Set[Tuple[int, int]] = set()
     wanted: List[Tuple[Tensor, Mark]] = []
     opaque = seen = 0

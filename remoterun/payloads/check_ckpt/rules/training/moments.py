@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Dict, Iterator, List, Optional, Set, Tuple
 
@@ -83,7 +84,11 @@ def _bound(group: Group) -> float:
     # LAMB may add up gradients, where Adam averages them.
     if not isinstance(betas, tuple) or len(betas) != 2 or group.options.get("grad_averaging") is False:
         return 0.0
-    first, second = betas
+    return _factor(*betas)
+
+
+@functools.lru_cache(maxsize=64)
+def _factor(first: float, second: float) -> float:
     if not (0 <= first < 1 and 0 < second < 1 and first * first < second):
         return 0.0
     return float((1 - first) / math.sqrt((1 - second) * (1 - first * first / second)))

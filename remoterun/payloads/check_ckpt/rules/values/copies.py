@@ -9,7 +9,6 @@ from ...model import MODEL, OPTIMIZER, Found, Tensor
 from ...patterns import pattern
 from ...scan.stats import Stats
 from ..facts import Facts
-from ..names import BUFFER
 from ..rule import SUSPECT
 
 _LARGE = 4096
@@ -51,7 +50,7 @@ def _tells(tensor: Tensor, stats: Stats) -> bool:
     if len(tensor.shape) < 2 or tensor.numel < _LARGE or not stats.digest or stats.minimum == stats.maximum:
         return False
     if tensor.role == MODEL:
-        return tensor.name.endswith("weight") and not BUFFER.search(tensor.name)
+        return tensor.name.endswith("weight")
     return tensor.key in ("exp_avg", "exp_avg_sq", "momentum_buffer")
 
 

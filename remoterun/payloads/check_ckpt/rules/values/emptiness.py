@@ -54,10 +54,10 @@ def _placeholders(facts: Facts) -> Iterator[Found]:
 
 def _adapter(facts: Facts) -> Iterator[Found]:
     """Say when an adapter adds nothing: the second factor of each pair is zero."""
-    first = [stats for _, tensor, stats in facts.seen((MODEL,)) if LORA_FIRST.search(tensor.name)]
     second = [(tensor, stats) for _, tensor, stats in facts.seen((MODEL,)) if LORA_SECOND.search(tensor.name)]
     if not second or any(stats.zeros != stats.elements for _, stats in second):
         return
+    first = sum(bool(LORA_FIRST.search(tensor.name)) for _, tensor, _ in facts.seen((MODEL,)))
     fresh = facts.step == 0 or any(not each.states for each in facts.checkpoint.optimizers)
     message = "%s: the second factor of each is zero, so the adapter changes nothing%s" % (
         count_of(len(second), "low-rank pair"),
@@ -68,7 +68,7 @@ def _adapter(facts: Facts) -> Iterator[Found]:
         message,
         {"tensors": [tensor.name for tensor, _ in second[:20]]},
         INFO if fresh else None,
-        evidence={"pairs": len(second), "elements": sum(stats.elements for _, stats in second), "first": len(first)},
+        evidence={"pairs": len(second), "elements": sum(stats.elements for _, stats in second), "first": first},
     )
 
 

@@ -33,9 +33,11 @@ _WIDE = ("float32", "bfloat16", "float64")
 
 def _size(facts: Facts) -> Iterator[Found]:
     for index, tensor, stats in facts.seen(_WEIGHTS):
-        if stats.minimum is None or stats.maximum is None or _is_mask(tensor, stats):
+        if stats.minimum is None or stats.maximum is None:
             continue
         peak = max(abs(stats.minimum), abs(stats.maximum))
+        if peak < _OUTSTANDING or _is_mask(tensor, stats):
+            continue
         weight = _is_weight(tensor)
         evidence: Dict[str, object] = {"max": peak, "elements": stats.elements}
         if stats.squares is not None and math.isfinite(stats.squares):
@@ -78,7 +80,7 @@ def _is_mask(tensor: Tensor, stats: Stats) -> bool:
 
 
 def _stands_out(tensor: Tensor, stats: Stats, peak: float) -> bool:
-    if len(tensor.shape) < 2 or stats.elements < _MANY or stats.squares is None or peak < _OUTSTANDING:
+    if len(tensor.shape) < 2 or stats.elements < _MANY or stats.squares is None:
         return False
     # In a sparse tensor, the others may be zero.
     return stats.zeros is not None and stats.zeros * 2 < stats.elements and peak * peak > _SHARE * stats.squares

@@ -36,8 +36,11 @@ _PASSED_OVER = ("exp_avg_sq", "max_exp_avg_sq")
 
 
 def _constant(facts: Facts) -> Iterator[Found]:
-    weights = [each for each in facts.seen(_WEIGHTS) if each[1].numel > _FEW and not _is_buffer(each[1])]
-    flat = [each for each in weights if each[2].minimum is not None and each[2].minimum == each[2].maximum]
+    seen = facts.seen(_WEIGHTS)
+    if not any(_is_flat(stats) for _, _, stats in seen):
+        return
+    weights = [each for each in seen if each[1].numel > _FEW and not _is_buffer(each[1])]
+    flat = [each for each in weights if _is_flat(each[2])]
     zero = [each for each in flat if each[2].zeros == each[2].elements]
     total = sum(stats.elements for _, _, stats in weights)
     matrix = any(len(tensor.shape) > 1 for _, tensor, _ in zero)
@@ -61,6 +64,10 @@ def _constant(facts: Facts) -> Iterator[Found]:
             )
             evidence: Dict[str, object] = {"value": stats.minimum, "elements": stats.elements}
             yield Found("CK006", message, facts.place(index), severity, evidence=evidence)
+
+
+def _is_flat(stats: Stats) -> bool:
+    return stats.minimum is not None and stats.minimum == stats.maximum
 
 
 def _is_buffer(tensor: Tensor) -> bool:
