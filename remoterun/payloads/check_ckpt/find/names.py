@@ -66,6 +66,8 @@ def is_temporary(name: str) -> bool:
 
 def reason_to_pass_over(name: str) -> str:
     """Say why a file that may hold weights is not looked for by its name, nothing for all others."""
+    if is_companion(name):
+        return ""
     if _TENSORFLOW.fullmatch(name):
         return _UNREAD % "a checkpoint of TensorFlow"
     return "" if _VOCABULARY.fullmatch(name) else _PASSED_OVER.get(name.rpartition(".")[2].lower(), "")

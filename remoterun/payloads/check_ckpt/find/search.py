@@ -20,6 +20,8 @@ from .walk import INNER, Place, Walk
 # of this number at first.
 _PICKLE, _STORAGE, _MAGIC = b"/data.pkl", b"/data/0FB", b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19."
 _FRONT, _END = 512, 4096
+# The folder of storages, in the directory at the end.
+_FOLDER, _DIRECTORY = b"/data/", 1 << 16
 # What Stable-Baselines3 keeps in each of its archives, which lists it at its end.
 _BASELINES = b"_stable_baselines3_version"
 # Files of other names that are opened to see whether torch saved them.
@@ -110,10 +112,12 @@ class _Search:
         front = _front(path) if self._opened <= _MOST_OPENED else b""
         if front is None:
             reason = "it can't be read"
-        elif front.startswith(_MAGIC) or (front.startswith(LOCAL) and (_PICKLE in front or _STORAGE in front)):
-            return True
         elif self._opened > _MOST_OPENED:
             reason = "not looked into, after %d files of such names" % _MOST_OPENED
+        elif _is_torchs(front):
+            if front.startswith(_MAGIC) or _FOLDER in (_part(path, -_DIRECTORY, _DIRECTORY) or b""):
+                return True
+            reason = "torch.save wrote it, and no tensor is in it"
         self._passed.setdefault(reason, []).append(path)
         return False
 
@@ -132,6 +136,10 @@ def _at(place: Place, inner: str) -> Place:
     for part in inner.split("/") if inner else ():
         place = place.folders[part]
     return place
+
+
+def _is_torchs(front: bytes) -> bool:
+    return front.startswith(_MAGIC) or (front.startswith(LOCAL) and (_PICKLE in front or _STORAGE in front))
 
 
 def _is_temporary(relative: str) -> bool:
@@ -170,11 +178,20 @@ def _distinct(units: List[Unit]) -> List[Unit]:
 def _named(root: str, units: List[Unit]) -> List[Unit]:
     """Call a checkpoint by its folder's name, where it is the only one there and the name is no other's."""
     members = Counter(each.folder for each in units)
+    # What lies in folders goes with what lies beside them, too: the states of random numbers beside DeepSpeed's folder.
+    members.update({folder for each in units for folder in _above(each.path if each.family else each.folder)})
     marked = [each._replace(companion=_goes_with_others(each, members)) for each in units]
     leading = Counter(each.folder for each in marked if not each.companion)
     folders = [_folder_of(each, leading) for each in marked]
     alone = Counter(map(os.path.basename, folders))
     return [each._replace(name=_name(root, each, folder, alone)) for each, folder in zip(marked, folders)]
+
+
+def _above(path: str) -> Iterator[str]:
+    """Yield the folders that a folder lies in, the next two."""
+    for _ in range(INNER):
+        path = os.path.dirname(path)
+        yield path
 
 
 def _goes_with_others(each: Unit, members: Dict[str, int]) -> bool:

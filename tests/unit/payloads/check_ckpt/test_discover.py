@@ -8,6 +8,7 @@ import socket
 from pathlib import Path
 
 import pytest
+import torch
 
 from remoterun.payloads.check_ckpt.find.discover import discover
 from remoterun.payloads.check_ckpt.find.names import step_in_name
@@ -70,6 +71,17 @@ def test_companions_do_not_make_a_folder_a_set(tmp_path: Path) -> None:
     found = discover(str(tmp_path), 6).units
     assert {each.name for each in found if not each.companion} == {"checkpoint-500", "other"}
     assert sum(each.companion for each in found) == 4
+
+
+def test_what_lies_beside_a_folder_goes_with_what_is_in_it(tmp_path: Path) -> None:
+    """As accelerate saves it, with DeepSpeed's files in a folder of their own."""
+    touch(tmp_path / "run/ck_5/pytorch_model/c.pt")
+    touch(tmp_path / "run/ck_5/scheduler.bin")
+    touch(tmp_path / "run/sampler.bin")
+    touch(tmp_path / "other/scheduler.bin")
+    found = discover(str(tmp_path), 6).units
+    assert {each.relative for each in found if each.companion} == {"run/ck_5/scheduler.bin", "run/sampler.bin"}
+    assert {each.name for each in found if not each.companion} == {"pytorch_model", "other"}
 
 
 def test_one_file_may_be_the_root(tmp_path: Path) -> None:
@@ -199,10 +211,13 @@ def test_what_torch_saved_is_found_under_other_names(tmp_path: Path, name: str, 
     assert heard.summary["skipped"] == []
 
 
+@pytest.mark.torch
 def test_what_may_hold_weights_and_is_not_read_is_told(tmp_path: Path) -> None:
     for name in ("a.h5", "b/c.h5", "b/c.onnx", "b/d.npz", "b/tf.ckpt-9.data-00000-of-00001", "e.pt2"):
         write(tmp_path / name, b"\x89HDF\r\n\x1a\n" + bytes(100))
     write(tmp_path / "f.pkl", pickle.dumps({"a": 1}))
+    save({"words": ["a", "b"]}, tmp_path / "h.pkl")
+    save(torch.get_rng_state(), tmp_path / "random_states_0.pkl")
     write(tmp_path / "g.tar", stored_zip({"archive/other": b"data.pkl"}))
     for name in ("tokenizer.model", "spiece.model", "readme.md", "loss.csv", "train.py"):
         write(tmp_path / name, b"text")
@@ -217,6 +232,7 @@ def test_what_may_hold_weights_and_is_not_read_is_told(tmp_path: Path) -> None:
         "e.pt2": "a program of torch.export, which can't be audited yet",
         "f.pkl": "a pickle that torch.save did not write: name it to have it looked at",
         "g.tar": "not a file that torch.save wrote",
+        "h.pkl": "torch.save wrote it, and no tensor is in it",
     }
     with pytest.raises(NothingError, match=r"passed over: .*/a\.h5 \(an HDF5 file, which can't be audited yet"):
         audit(tmp_path)
