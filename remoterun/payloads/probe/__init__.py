@@ -121,7 +121,8 @@ def _gpu(
     processes = gpu.parse_processes(_text(answers.get("gpu processes")))
     gpus = [each._replace(processes=processes.get(each.uuid, [])) for each in gpu.parse_gpus(_text(smi))]
     said = None
-    if smi is not None and smi.status != 0:
+    # Some versions find no devices and call that a success.
+    if smi is not None and (smi.status != 0 or not gpus):
         said = "" if smi.status is None else _text(smi) or "nothing (exit status %d)" % smi.status
     troubles = judge.gpu(
         None if looked.status is None else seen,

@@ -168,8 +168,8 @@ def gpu(
 ) -> List[Trouble]:
     """Judge driver, nodes and GPUs.
 
-    `driver` is None when looking at it took longer than `limit_s`. `smi` is what nvidia-smi said when it failed, ""
-    when it did not answer, None when it worked or there is none.
+    `driver` is None when looking at it took longer than `limit_s`. `smi` is what nvidia-smi said when it failed or
+    found no GPU, "" when it did not answer, None when it worked or there is none.
     """
     if driver is None:
         return [_hangs("the files of the driver in /proc/driver/nvidia", limit_s)]
@@ -197,7 +197,7 @@ def _hangs(what: str, limit_s: float) -> Trouble:
 def _smi_failed(said: str) -> Trouble:
     complaints = [line.strip() for line in said.splitlines() if line.strip() and ", GPU-" not in line]
     first = complaints[0] if complaints else "nothing"
-    message = "nvidia-smi failed and said: %s" % first[:300]
+    message = "nvidia-smi found no GPU or failed, and said: %s" % first[:300]
     next_step = "Run it by hand there; look for `NVRM` in the host's `dmesg`."
     return Trouble("PR011", "suspect", "nvidia driver", message, next_step, {"said": said[:2000]})
 

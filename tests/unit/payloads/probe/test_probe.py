@@ -180,6 +180,8 @@ def test_gpus_and_their_processes_come_from_nvidia_smi(probe: PayloadInfo, pack:
         ("#!/bin/sh\nexec sleep 1000\n", "no answer"),
         ("#!/bin/sh\necho broken >&2; exit 9\n", "broken\n"),
         ("#!/bin/sh\nexit 9\n", "nothing (exit status 9)"),
+        ("#!/bin/sh\necho No devices were found\n", "No devices were found\n"),
+        ("#!/bin/sh\nexit 0\n", "nothing (exit status 0)"),
     ],
 )
 def test_an_nvidia_smi_that_hangs_or_fails_is_told(
