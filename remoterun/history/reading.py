@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from remoterun.errors import ConfigError, TargetError
 from remoterun.history.alive import is_running, sweep
-from remoterun.history.database import NO_PROJECT, NewerHistoryError, connect, project_name, reading
+from remoterun.history.database import FILE_NAME, NO_PROJECT, NewerHistoryError, connect, project_name, reading
 from remoterun.history.retention import before, forget
 from remoterun.history.stored import stored_records
 from remoterun.history.values import unpack_outcome, unpack_plan
@@ -89,7 +89,7 @@ class History:
         except FileNotFoundError as error:
             raise HistoryError(f"no run has been kept in {folder} yet") from error
         except (sqlite3.Error, OSError, NewerHistoryError) as error:
-            raise HistoryError(f"the history in {folder} can't be read: {error}") from error
+            raise _unreadable(folder, error) from error
 
     def __enter__(self) -> Self:
         return self
@@ -102,7 +102,7 @@ class History:
         """
         self._database.close()
         if isinstance(error, sqlite3.Error):
-            raise HistoryError(f"the history in {self._folder} can't be read: {error}") from error
+            raise _unreadable(self._folder, error) from error
 
     def runs(self, limit: int | None = None) -> list[Kept]:
         """List the runs, the newest first."""
@@ -349,6 +349,13 @@ class History:
         except sqlite3.Error as error:
             message = f"the history in {self._folder} can't be written: {error}; is the disk full, or only to be read?"
             raise HistoryError(message) from error
+
+
+def _unreadable(folder: Path, error: Exception) -> HistoryError:
+    # Others of its kind pass: a lock, a full disk, a folder that nobody may write to.
+    is_damaged = isinstance(error, sqlite3.DatabaseError) and not isinstance(error, sqlite3.OperationalError)
+    way_out = f"; a new one begins when {FILE_NAME} is moved away" if is_damaged else ""
+    return HistoryError(f"the history in {folder} can't be read: {error}{way_out}")
 
 
 def _project(kept: Kept) -> str:

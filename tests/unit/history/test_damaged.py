@@ -155,6 +155,15 @@ def test_a_history_can_be_read_where_nothing_can_be_written_beside_it(folder: Pa
             history.move("/srv/one", "/srv/two")
 
 
+def test_the_way_out_of_a_damaged_history_is_said(folder: Path) -> None:
+    (folder / FILE_NAME).write_bytes(b"no database " * 1000)
+    with pytest.raises(HistoryError, match=rf"not a database; a new one begins when {FILE_NAME} is moved away$"):
+        History.open(folder)
+    (folder / FILE_NAME).rename(folder / "damaged")
+    with pytest.raises(HistoryError, match="no run has been kept"):
+        History.open(folder)
+
+
 def test_a_history_is_not_read_in_part(folder: Path) -> None:
     (folder / f"{FILE_NAME}-shm").mkdir()
     (folder / f"{FILE_NAME}-wal").write_bytes(b"what a process that was killed had written")
