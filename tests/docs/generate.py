@@ -284,7 +284,7 @@ def _rule(name: str, rule: Rule, about: Mapping[str, Any]) -> Iterator[str]:
         yield ""
         yield f"**{title}.** {about[key]}"
     yield ""
-    mild = "" if rule.mild in (MEANT, rule.next_step) else f" Where it is information: {rule.mild[0].lower()}{rule.mild[1:]}"
+    mild = "" if rule.mild in (MEANT, rule.next_step) else f" As information: {rule.mild[0].lower()}{rule.mild[1:]}"
     yield f"**What to do.** {rule.next_step}{mild}"
 
 
