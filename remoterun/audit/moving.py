@@ -33,11 +33,12 @@ def move(state: Path, old: Path, new: Path) -> int:
             stack.enter_context(Lock.take(old_folder, old))
         try:
             earlier, later = load_state(old_folder), load_state(folder)
-            with History.open(state) as history:
-                count = history.move(*(str(plain(str(project))) for project in (old, new)))
+            # First of all: who is killed in between can do it once more, and nobody is told anything anew meanwhile.
             if earlier != State():
                 save_state(folder, _joined(earlier, later))
-                drop_state(old_folder)
+            with History.open(state) as history:
+                count = history.move(*(str(plain(str(project))) for project in (old, new)))
+            drop_state(old_folder)
         except ConfigError:
             raise
         except (OSError, ValueError) as error:
@@ -57,7 +58,7 @@ def _joined(earlier: State, later: State) -> State:
     for name in earlier.waiting.keys() & later.waiting.keys():
         first, second = earlier.waiting[name], later.waiting[name]
         waiting[name] = Waiting(
-            events=(*first.events, *second.events),
+            events=tuple(dict.fromkeys((*first.events, *second.events))),
             dropped=first.dropped + second.dropped,
             sent=(*first.sent, *second.sent),
         )

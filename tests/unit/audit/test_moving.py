@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -63,6 +65,20 @@ def test_what_people_know_by_either_is_no_news(state: Path) -> None:
             "mail": waiting("mail", 2.0),
         },
     )
+
+
+def test_a_move_that_was_cut_can_be_done_once_more(state: Path) -> None:
+    put(state, OLD, EARLIER)
+    put(state, NEW, LATER)
+    with closing(sqlite3.connect(state / "history.sqlite3")) as other:
+        other.execute("BEGIN IMMEDIATE")  # nobody else may write
+        with pytest.raises(ConfigError, match="can't be written: database is locked"):
+            move(state, OLD, NEW)
+        other.execute("ROLLBACK")
+    assert move(state, OLD, NEW) == 1
+    waiting_events = load_state(audit_folder(state, NEW)).waiting["chat"].events
+    assert waiting_events == (event("first"), event("second"))
+    assert load_state(audit_folder(state, OLD)) == State()
 
 
 def test_nothing_moves_while_an_audit_goes_on(state: Path) -> None:
