@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import signal
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
@@ -22,7 +23,10 @@ hypothesis.settings.load_profile("ci")
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
-    """Give Hypothesis the printed seed, unless the command line names another."""
+    """Give Hypothesis the printed seed, unless the command line names another; and let Ctrl-C reach what is started."""
+    # A shell has what it starts in the background ignore it, and that is inherited.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     if config.getoption("--hypothesis-seed") is None:
         setattr(config.option, "--hypothesis-seed", str(SEED))
 
@@ -91,6 +95,8 @@ def own_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monke
     runtime = home / "run"
     runtime.mkdir(mode=0o700)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(runtime))
+    # Torch makes this folder wherever it likes, once it is imported.
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(home / "inductor"))
     for name in [name for name in os.environ if name.startswith("REMOTERUN_")]:
         monkeypatch.delenv(name)
     for name in ("SSH_AUTH_SOCK", "SSH_AGENT_PID", "SSH_ASKPASS"):

@@ -122,6 +122,7 @@ def test_a_wrong_default_jump_is_told_once(file: Path) -> None:
 def test_endless_jump_chains_are_problems_not_crashes(file: Path, *, forwards: bool) -> None:
     numbers = range(2000) if forwards else reversed(range(2000))
     found = problems(file, "hosts:\n" + "".join(f"  h{i}: {{jump: h{i + 1}}}\n" for i in numbers) + "  h2000: {}\n")
+    assert found
     assert all("longer than" in problem.message for problem in found)
 
 

@@ -194,7 +194,9 @@ def test_what_targets_say_is_made_clean(said: str) -> None:
     bad = outcome("a", 2)
     hostile = replace(bad, findings=(replace(bad.findings[0], message=said, subject=said),))
     (run,) = row([hostile])
-    for event in tell(Told(), compare(None, run), run, ALERTS)[1]:
+    events = tell(Told(), compare(None, run), run, ALERTS)[1]
+    assert events
+    for event in events:
         assert event.message == clean(event.message)
         assert event.subject == clean(event.subject)
         json.dumps(event.document()).encode()
