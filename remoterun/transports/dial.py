@@ -47,7 +47,11 @@ async def in_daemon(work: Callable[[], _T]) -> _T:
 
 async def lookup(address: str, port: int, *, family: int = 0) -> list[Address]:
     """Resolve a name; raises `socket.gaierror`."""
-    infos = await in_daemon(lambda: socket.getaddrinfo(address, port, family=family, type=socket.SOCK_STREAM))
+    try:
+        infos = await in_daemon(lambda: socket.getaddrinfo(address, port, family=family, type=socket.SOCK_STREAM))
+    except UnicodeError as error:
+        # Python takes it apart before any resolver is asked.
+        raise socket.gaierror(socket.EAI_NONAME, "a part of it is empty or longer than 63 characters") from error
     return [(info[0], info[4]) for info in infos]
 
 

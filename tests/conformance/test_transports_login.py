@@ -124,8 +124,9 @@ def test_a_password_is_never_asked_for(sshd: StartSshd) -> None:
 # --- is anybody there -------------------------------------------------------------------------------------------------
 
 
-def test_a_name_that_does_not_exist() -> None:
-    assert "nowhere.invalid" in refused(nowhere(address="nowhere.invalid"), "dns_failed").message
+@pytest.mark.parametrize("name", ["nowhere.invalid", "nowhere..invalid", f"{'a' * 64}.invalid"])
+def test_a_name_that_does_not_exist(name: str) -> None:
+    assert f"{name} could not be resolved" in refused(nowhere(address=name), "dns_failed").message
 
 
 def test_a_port_that_nothing_listens_on() -> None:
