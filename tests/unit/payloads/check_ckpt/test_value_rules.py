@@ -183,6 +183,15 @@ def test_few_subnormal_numbers_are_information(tmp_path: Path) -> None:
     assert severity(heard_of(half, tmp_path), "CK008") is None
 
 
+@pytest.mark.parametrize("engine", ENGINES)
+def test_running_statistics_of_dead_channels_are_information(tmp_path: Path, engine: str) -> None:
+    model = {"norm.weight": dense(96), "norm.running_var": dense(96).abs() + 0.1, "norm.running_mean": dense(96)}
+    for name in ("norm.running_var", "norm.running_mean"):
+        model[name][:60] *= 1e-41
+    heard = heard_of(model, tmp_path, engine=engine)
+    assert (heard.rules(), heard.rules(above_info=True)) == ({"CK008"}, set())
+
+
 class Normed(torch.nn.Module):
     def __init__(self) -> None:
         super().__init__()
