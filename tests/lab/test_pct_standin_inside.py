@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support.lab import Guest, LabHost, wait_for
+from tests.support.lab import Guest, LabHost, send, wait_for
 from tests.support.lab.calls import attached, inner, knobs, pct
 
 if TYPE_CHECKING:
@@ -223,8 +223,7 @@ def running(host: LabHost, guest: Guest, remote: str, word: str, *options: str) 
             yield ssh
         finally:
             ssh.kill()
-            for process in guest.processes():
-                os.kill(process.pid, signal.SIGKILL)
+            send(signal.SIGKILL, *(process.pid for process in guest.processes()))
             wait_for(lambda: not guest.processes(), "the guest to be empty")
 
 
