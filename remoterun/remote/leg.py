@@ -265,13 +265,16 @@ def _lives_on(child: int, other: int) -> bool:
 def _reap(child: int, patience_s: float) -> bool:
     """Wait for the supervisor to end by itself; False when it did not, and has been killed."""
     give_up = time.monotonic() + patience_s
+    # Mostly it is on its way out already, and the whole session waits for this.
+    pause_s = 0.0005
     try:
         while os.waitpid(child, os.WNOHANG)[0] == 0:
             if time.monotonic() >= give_up:
                 os.kill(child, signal.SIGKILL)
                 os.waitpid(child, 0)
                 return False
-            time.sleep(0.01)
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, 0.05)
     except OSError:
         pass
     return True
