@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, FrozenSet, Iterator, List
 from ..model import EMA, MASTER, MODEL, OPTIMIZER, OTHER, clean_text
 from ..records import Record
 from .nodes import Call, Pairs, Persistent, pairs, string_items
-from .rebuild import rebuild
+from .rebuild import read_saved, rebuild
 from .saved import Saved
 
 if TYPE_CHECKING:
@@ -172,7 +172,7 @@ class _Walk:
                 named = key != "" and parent.depth < _NAME_DEPTH
                 label, depth = (_label(key), parent.depth + 1) if named else (parent.label, parent.depth)
                 role = MASTER if outer == OPTIMIZER and label.startswith(_MASTERS) else outer
-                tensor = rebuild(node)
+                tensor = read_saved(node) if type(node) is Saved else rebuild(node)
                 if tensor is not None:
                     self._list(node)
                     name = self._name(parent, label if named else "")

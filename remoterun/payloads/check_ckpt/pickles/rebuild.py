@@ -14,6 +14,8 @@ from .saved import Saved
 if TYPE_CHECKING:
     from typing_extensions import TypeGuard
 
+# What is made of every tensor takes half the time so.
+_new = tuple.__new__
 _MAX_DIMENSIONS = 64
 _MAX_ELEMENTS = 1 << 62
 
@@ -72,7 +74,7 @@ def rebuild(node: object) -> Optional[Rebuilt]:
     """Return the tensor that a node stands for, None when it stands for something else."""
     for _ in range(_MOST_WRAPPERS):
         if type(node) is Saved:
-            return _read_saved(node)
+            return read_saved(node)
         if isinstance(node, Persistent):
             return _bare_storage(node)
         if not isinstance(node, Call) or not isinstance(node.func, Global):
@@ -139,11 +141,12 @@ def _placed(name: str, args: Tuple[Any, ...]) -> Rebuilt:
     return Stored(storage.key, storage.held, dtype, dtype_name, storage.offset + offset, shape, stride)
 
 
-def _read_saved(node: Saved) -> Union[Stored, Broken]:
+def read_saved(node: Saved) -> Union[Stored, Broken]:
+    """Return the tensor that was saved in the usual way."""
     like = node.like
     dtype, name, size = _format(like.kind.name)
     fault = _fault(like.shape, like.stride)
-    return fault or Stored(node.key, like.elements * size, dtype, name, like.offset, like.shape, like.stride)
+    return fault or _new(Stored, (node.key, like.elements * size, dtype, name, like.offset, like.shape, like.stride))
 
 
 @functools.lru_cache(maxsize=1024)
