@@ -566,8 +566,14 @@ def test_a_bug_takes_no_alert_away(fleet: Fleet, chat: Receiver) -> None:
     fleet.save("two", "step_2", "3 NaN in w")
     # What nobody expects to be missing: the page is made with it.
     fleet.hide("jinja2")
+    # The traceback is kept there.
+    traces = fleet.folder.parent / "traces"
+    traces.mkdir()
+    fleet.environment["TMPDIR"] = str(traces)
     result = fleet.audit()
     assert (result.status, result.stdout) == (4, b"")
+    (trace,) = traces.iterdir()
+    assert result.stderr.endswith(f"the traceback is in {trace}\n")
     failed, new = chat.bodies[0].splitlines()
     assert failed.startswith("the audit itself failed: ")
     assert "jinja2" in failed
