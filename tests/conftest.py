@@ -17,7 +17,11 @@ from tests.support.programs import NO_SKIP
 
 SEED = int(os.environ.get("REMOTERUN_SEED") or random.SystemRandom().randrange(2**32))
 
-hypothesis.settings.register_profile("ci", derandomize=False, deadline=None, print_blob=True)
+# How long it takes to make examples says more of what else the machine does than of a test.
+SLOW_IS_WELL = [hypothesis.HealthCheck.too_slow]
+hypothesis.settings.register_profile(
+    "ci", derandomize=False, deadline=None, print_blob=True, suppress_health_check=SLOW_IS_WELL
+)
 hypothesis.settings.load_profile("ci")
 
 

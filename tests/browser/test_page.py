@@ -361,7 +361,7 @@ def test_strings_of_a_target_are_shown_as_they_are_and_do_nothing(
     assert "\u202e" not in chromium.run("return document.body.innerText")
 
 
-@settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(st.lists(runs(), min_size=1, max_size=2))
 def test_any_run_is_drawn(chromium: Browser, write: Write, some: list[Run]) -> None:
     chromium.open(write(some))

@@ -44,7 +44,7 @@ STATES = st.builds(
 )
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(STATES)
 def test_it_comes_back_as_it_was(tmp_path: Path, state: State) -> None:
     save_state(tmp_path, state)
