@@ -190,7 +190,9 @@ def test_the_biggest_processes_of_this_machine() -> None:
         said = json.loads(memory.biggest_processes(Files()))
         found = {each["pid"]: each for each in said["biggest"]}
         assert len(found) == memory.TOP or said["count"] < memory.TOP
-        assert found[process.pid]["rss"] > 200 << 20
+        # Where larger ones run, it is left out for them.
+        left_for = min(each["rss"] for each in said["biggest"])
+        assert found.get(process.pid, {"rss": left_for})["rss"] > 200 << 20
         process.communicate(b"\n")
     assert os.getpid() not in found
 
