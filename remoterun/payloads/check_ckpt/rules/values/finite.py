@@ -33,7 +33,7 @@ def _rule_for(tensor: Tensor, counts: Counts) -> Tuple[str, str]:
         return "CK003", "bad"
     only_minus = counts.nan == 0 and counts.inf == counts.negative_inf
     # What has seen nothing yet begins with the infinities.
-    empty = counts.inf == tensor.numel and EXTREME.search(tensor.name)
+    empty = tensor.role in (MODEL, EMA) and counts.inf == tensor.numel and EXTREME.search(tensor.name)
     if empty or (only_minus and MASK.search(tensor.name)):
         return "CK002", "info"
     if tensor.role in (MODEL, EMA):
