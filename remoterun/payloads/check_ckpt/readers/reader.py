@@ -158,11 +158,15 @@ def _other_zip(source: Source) -> Loaded:
         loaded = read_zip_of_files(source, directory)
         if loaded is not None:
             return loaded
-    if any(entry.name.endswith(".npy") for entry in entries):
+    if any(entry.name.endswith(".npy") for entry in entries) and not _promises(source):
         checkpoint.unsupported = "it holds numpy arrays, which can't be audited yet"
     else:
         checkpoint.add("CK024", "it is a zip archive, but not one that torch wrote: it has no data.pkl")
     return _bare(source, checkpoint)
+
+
+def _promises(source: Source) -> bool:
+    return os.path.splitext(source.path)[1].lower() in _PROMISING
 
 
 def _read_other(source: Source, head: bytes) -> Loaded:
@@ -189,9 +193,9 @@ def _told(source: Source, head: bytes) -> Checkpoint:
     kind = sniff(head)
     checkpoint = Checkpoint(kind.format if kind else "unknown", source.size)
     text = "it is %s" % kind.name if kind else "its first bytes belong to no checkpoint format: %s" % head[:8].hex()
-    promising = os.path.splitext(source.path)[1].lower() in _PROMISING
+    promising = _promises(source)
     packed = kind is not None and kind.format == "gzip" and source.path.lower().endswith(".nemo")
-    if packed or (kind is not None and kind.checkpoint):
+    if packed or (kind is not None and kind.checkpoint and not promising):
         checkpoint.unsupported = "%s, which can't be audited yet" % text
     elif kind is None and not promising:
         checkpoint.unsupported = text
