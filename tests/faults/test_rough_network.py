@@ -29,10 +29,10 @@ def run(ctx):
     with open("/root/started", "a") as file:
         file.write("x")
     for number in range(200):
-        ctx.emit({"number": number})
         time.sleep(ctx.params["pause"])
+        ctx.emit({"number": number})
 """
-_PAUSE = {"pause": {"type": "float", "default": 0.02, "help": "Seconds between records."}}
+_PAUSE = {"pause": {"type": "float", "default": 0.02, "help": "Seconds before each record."}}
 _one_way = pytest.mark.parametrize("way", ["there", "back"])
 
 
@@ -65,8 +65,8 @@ def _started(host: LabHost) -> str:
     return path.read_text() if path.exists() else ""
 
 
-def _play(project: Project, folder: Path, *words: str) -> Watched:
-    return Watched(project.argv("play", "count", "--on", _ON, *words), folder)
+def _play(project: Project, *words: str) -> Watched:
+    return Watched(project.argv("play", "count", "--on", _ON, *words))
 
 
 def _passes(watched: Watched) -> None:
@@ -77,10 +77,10 @@ def _passes(watched: Watched) -> None:
     assert outcome["records"] == watched.records(_ON)
 
 
-def test_a_far_and_lossy_network_costs_time_and_nothing_else(host: LabHost, project: Project, tmp_path: Path) -> None:
+def test_a_far_and_lossy_network_costs_time_and_nothing_else(host: LabHost, project: Project) -> None:
     before = host.rough.counts["back"]
     host.rough.shape(_FAR)
-    watched = _play(project, tmp_path)
+    watched = _play(project)
     _passes(watched)
     assert _started(host) == "x"
     after = host.rough.counts["back"]
@@ -108,10 +108,8 @@ def test_checkpoints_are_checked_over_a_far_and_lossy_network(host: LabHost, pro
 
 
 @_one_way
-def test_packets_dropped_one_way_for_8_seconds_cost_nothing(
-    host: LabHost, project: Project, tmp_path: Path, way: Direction
-) -> None:
-    watched = _play(project, tmp_path, "--set", "pause=0.05")
+def test_packets_dropped_one_way_for_8_seconds_cost_nothing(host: LabHost, project: Project, way: Direction) -> None:
+    watched = _play(project, "--set", "pause=0.05")
     try:
         watched.until_records(_ON, 20)
         host.rough.drop(way)
@@ -125,16 +123,16 @@ def test_packets_dropped_one_way_for_8_seconds_cost_nothing(
 
 @_one_way
 def test_packets_dropped_one_way_for_good_lose_the_run_and_leave_nothing(
-    host: LabHost, project: Project, tmp_path: Path, way: Direction
+    host: LabHost, project: Project, way: Direction
 ) -> None:
     limits = ("--lease", "3s", "--limit", "idle=6s", "--limit", "connect=2s")
-    watched = _play(project, tmp_path, "--set", "pause=1", *limits)
+    watched = _play(project, "--set", "pause=1", *limits)
     try:
         watched.until_records(_ON, 2)
         host.rough.drop(way)
         begun = time.monotonic()
         (outcome,) = watched.finish()
-        assert time.monotonic() - begun < 30
+        assert time.monotonic() - begun < 60
     finally:
         watched.kill()
     assert outcome["status"] == "lost"
@@ -155,11 +153,9 @@ def _cut_at_the_start(host: LabHost, way: Direction) -> None:
 
 
 @_one_way
-def test_a_connection_that_is_half_lost_at_the_start_and_heals(
-    host: LabHost, project: Project, tmp_path: Path, way: Direction
-) -> None:
+def test_a_connection_that_is_half_lost_at_the_start_and_heals(host: LabHost, project: Project, way: Direction) -> None:
     host.rough.shape(Terms(latency_s=0.1))
-    watched = _play(project, tmp_path)
+    watched = _play(project)
     try:
         _cut_at_the_start(host, way)
         time.sleep(6)  # the silence is what is tested
@@ -170,13 +166,11 @@ def test_a_connection_that_is_half_lost_at_the_start_and_heals(
     assert _started(host) == "x"
 
 
-def test_a_connection_that_is_half_lost_at_the_start_starts_nothing_twice(
-    host: LabHost, project: Project, tmp_path: Path
-) -> None:
+def test_a_connection_that_is_half_lost_at_the_start_starts_nothing_twice(host: LabHost, project: Project) -> None:
     """Nothing was heard of the payload, and yet it runs: nobody starts it again."""
     host.rough.shape(Terms(latency_s=0.1))
     limits = [word for limit in ("enter=4s", "idle=4s", "connect=3s") for word in ("--limit", limit)]
-    watched = _play(project, tmp_path, "--set", "pause=1", "--lease", "6s", *limits)
+    watched = _play(project, "--set", "pause=1", "--lease", "6s", *limits)
     try:
         _cut_at_the_start(host, "back")
         (outcome,) = watched.finish()
