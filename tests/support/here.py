@@ -43,7 +43,7 @@ ENDS = tuple(dict.fromkeys((SUPPORTED[0], SUPPORTED[-1])))
 
 _MARKER = "REMOTERUN_RUN"
 _TOKEN = "HERE_RUN"
-_LEFT_S = 20.0
+_LEFT_S = 60.0
 _TRANSIENT = frozenset({wire.HEARTBEAT, wire.PROGRESS})
 
 
