@@ -14,7 +14,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -34,6 +34,7 @@ STANDINS: Final = {
     "python": f'exec "{sys.executable}" "$@"',
 }
 PLACES: Final = re.compile(r"(?<![\w.~/*-])/(?:workspace|data/ckpt|root/venv|opt|srv|var/lib|etc)\b")
+SYSTEM_UNITS: Final = Path("/etc/systemd/system")
 LONGEST_S: Final = 60.0
 
 
@@ -121,11 +122,28 @@ class Desk:
             "COLUMNS": "80",
         }
 
+    def at_work(self) -> list[bytes]:
+        """Return the command lines of what runs with anything that lies here."""
+        found = []
+        for file in Path("/proc").glob("[0-9]*/cmdline"):
+            with suppress(OSError):
+                found.append(file.read_bytes())
+        return [line for line in found if f"{self.folder}/".encode() in line]
+
     def write(self, name: str, text: str) -> None:
         """Write a file of the project."""
         path = self.project / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(self.here(text), "utf-8")
+
+    def _own_units(self) -> list[str]:
+        """Return what has commands find a folder of this desk where root's units of systemd lie on this machine."""
+        if os.geteuid() != 0 or not SYSTEM_UNITS.is_dir():
+            return []
+        units = self.folder / "units"
+        units.mkdir(exist_ok=True)
+        mount = 'mount --bind "$0" "$1" && shift && exec "$@"'
+        return ["unshare", "--mount", "/bin/sh", "-c", mount, str(units), str(SYSTEM_UNITS)]
 
     def type(self, *commands: str, more: Mapping[str, str] | None = None) -> list[Line]:
         """Type commands into one shell, and return what became of each."""
@@ -141,7 +159,8 @@ class Desk:
         for file in (ends, *outputs, *errors):
             file.write_text("")
         environment = {**self.environment(), **(more or {})}
-        shell = subprocess.Popen(["/bin/sh", "-c", script], cwd=self.project, env=environment, start_new_session=True)
+        argv = [*self._own_units(), "/bin/sh", "-c", script]
+        shell = subprocess.Popen(argv, cwd=self.project, env=environment, start_new_session=True)
         try:
             shell.wait(LONGEST_S * len(commands))
         finally:

@@ -27,6 +27,7 @@ from remoterun.audit.file import load_settings
 from remoterun.errors import ConfigError
 from tests.docs.fleet import Desk, Fleet, Line, fleet
 from tests.docs.pages import ROOT, Block, blocks_of, name_of, pages
+from tests.support.lab import wait_for
 from tests.support.receiver import receiving
 
 ELSEWHERE: Final = {
@@ -128,6 +129,7 @@ def test_the_examples_of_a_page(
     for block in blocks_of(page):
         if (block.page, block.kind) not in ELSEWHERE:
             KINDS[block.kind](desk, block)
+    wait_for(lambda: desk.at_work() == [], "everything to end that the page has started")
 
 
 @pytest.mark.parametrize("page", pages(), ids=name_of)
@@ -148,7 +150,7 @@ def test_what_is_compared_elsewhere_is_there(page: str, kind: str) -> None:
 
 def _run(desk: Desk, block: Block) -> None:
     """Run the commands of a block, and hold those that cannot run here against what they speak of."""
-    commands = list(_commands(_with_runs_that_are_there(desk, block.text)))
+    commands = [_with_a_run_that_is_there(desk, command) for command in _commands(block.text)]
     for line in desk.type(*(command for command in commands if not _is_known(command))):
         assert line.status == ENDS.get(line.command.partition("  #")[0].strip(), 0), f"{block.place}: {line}"
 
@@ -198,17 +200,17 @@ UNRUN: Final[dict[str, Callable[..., None]]] = {
 }
 
 
-def _with_runs_that_are_there(desk: Desk, commands: str) -> str:
-    for run_id in set(re.findall(_RUN_ID, commands)):
-        commands = commands.replace(run_id, _run_of_another_machine(desk))
-    return commands
+def _with_a_run_that_is_there(desk: Desk, command: str) -> str:
+    """Put the id of a run that goes on for a moment in the place of that of a run on another machine.
 
-
-def _run_of_another_machine(desk: Desk) -> str:
-    """Start one that goes on for a moment: of one that is over before its command leaves, nothing stays there."""
-    command = "remoterun exec --on training --detach --output json -- sleep 1"
-    (line,) = desk.type(command, more={"XDG_STATE_HOME": str(desk.folder / "another")})
-    return str(json.loads(line.output)["run_id"])
+    Of one that is over before its command leaves, nothing stays there.
+    """
+    chosen = re.search(rf"{_RUN_ID} --on (\S+)", command)
+    if chosen is None:
+        return command
+    start = f"remoterun exec --on {chosen[1]} --detach --output json -- sleep 1"
+    (line,) = desk.type(start, more={"XDG_STATE_HOME": str(desk.folder / "another")})
+    return re.sub(_RUN_ID, json.loads(line.output)["run_id"], command)
 
 
 def _compare(desk: Desk, block: Block) -> None:
