@@ -99,7 +99,7 @@ def test_a_truncated_file_is_never_ok(tmp_path: Path, said: dict[str, Any], keep
     ],
 )
 def test_what_holds_no_values_is_never_ok(tmp_path: Path, data: bytes, rule: str) -> None:
-    write(tmp_path / "c.pt", data)
+    write(tmp_path / "c.bin", data)
     assert ignoring(tmp_path, rule).record["verdict"] == "unsupported"
     assert changed(tmp_path, **{rule: "info"}).record["verdict"] == "unsupported"
 
