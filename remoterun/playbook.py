@@ -164,10 +164,10 @@ def find_playbook(project: Path | None, name: str, payload_names: Collection[str
         payload_names: the names, without versions, that the catalog knows.
 
     Raises:
-        ConfigError: there is neither, two files have the name, or the file has problems.
+        ConfigError: there is neither, two files have the name, the file has problems, or nobody may look for it.
     """
     if NAME.fits(name) and project is not None:
-        files = [path for suffix in SUFFIXES if (path := project / FOLDER / f"{name}{suffix}").is_file()]
+        files = _files(project / FOLDER, name)
         if len(files) > 1:
             raise ConfigError(f"the playbook {name} is there twice, as {files[0]} and {files[1]}: remove one")
         if files:
@@ -181,6 +181,13 @@ def find_playbook(project: Path | None, name: str, payload_names: Collection[str
     place = f"in {project / FOLDER}" if project is not None else "(there is no project here)"
     message = f"{show(name)} is neither a playbook {place} nor a payload"
     raise ConfigError(Problem(message=message, nearest=nearest(_stem(payload), known)))
+
+
+def _files(folder: Path, name: str) -> list[Path]:
+    try:
+        return [path for suffix in SUFFIXES if (path := folder / f"{name}{suffix}").is_file()]
+    except OSError as error:
+        raise ConfigError(Problem(file=str(folder), message=f"can't be looked into: {error.strerror}")) from error
 
 
 def _stem(name: str) -> str:

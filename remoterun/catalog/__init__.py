@@ -7,7 +7,7 @@ from itertools import groupby
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from remoterun.catalog.discovery import Found, search_built_in, search_installed, search_project
+from remoterun.catalog.discovery import Broken, Found, search_built_in, search_installed, search_project
 from remoterun.catalog.info import Origin, PayloadInfo
 from remoterun.catalog.packing import PACK_LIMIT, Member, canonical_zip
 from remoterun.catalog.params import PARAM_TYPES, Param, ParamType
@@ -17,12 +17,13 @@ from remoterun.errors import ConfigError, Problem, nearest
 from remoterun.records import dataclass
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
 __all__ = [
     "PACK_LIMIT",
     "PARAM_TYPES",
+    "Broken",
     "Catalog",
     "Kind",
     "Member",
@@ -43,32 +44,37 @@ class Catalog:
 
     A name belongs to the nearest origin that has it: project, then entry point, then built-in. What it hides is not
     found, and is named by `PayloadInfo.shadows`. `overlooked` maps names to why what stands under them in the project
-    is no payload.
+    is no payload. `broken` are those whose manifests are wrong: they stop only what asks for them.
     """
 
     payloads: tuple[PayloadInfo, ...]
+    broken: tuple[Broken, ...] = ()
     overlooked: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
 
     @classmethod
     def load(cls, project: Path | None) -> Catalog:
         """Read the manifests of all payloads; `project` is the folder of the inventory.
 
-        Raises:
-            ConfigError: with every problem of every manifest.
+        What is wrong with any of them is told by `problems`, and by `find` to whoever asks for it.
         """
         found = Found()
         search_built_in(found)
         search_installed(found)
         if project is not None:
             search_project(project, found)
-        found.problems.extend(_twins(found.payloads))
-        if found.problems:
-            raise ConfigError(found.problems)
-        return cls(payloads=_without_shadowed(found.payloads), overlooked=MappingProxyType(found.overlooked))
+        _refuse_twins(found)
+        payloads = _without_shadowed(found.payloads)
+        return cls(payloads=payloads, broken=tuple(found.broken), overlooked=MappingProxyType(found.overlooked))
+
+    @property
+    def problems(self) -> tuple[Problem, ...]:
+        """Return everything that is wrong with any manifest."""
+        return tuple(problem for broken in self.broken for problem in broken.problems)
 
     def names(self) -> tuple[str, ...]:
-        """Return the names of all payloads, sorted."""
-        return tuple(dict.fromkeys(payload.name for payload in self.payloads))
+        """Return the names of all payloads, sorted, those of broken ones included."""
+        broken = {name for each in self.broken for name in each.names or ()}
+        return tuple(sorted({payload.name for payload in self.payloads} | broken))
 
     def versions(self, name: str) -> tuple[PayloadInfo, ...]:
         """Return every version of a payload, the highest first; none for an unknown name."""
@@ -78,11 +84,13 @@ class Catalog:
         """Return the highest version that ``name``, ``name@1``, ``name@1.2`` or ``name@=1.2.0`` allows.
 
         Raises:
-            ConfigError: for an unknown name, with the nearest ones, and for a constraint that no version meets, with
-                the versions there are.
+            ConfigError: for an unknown name, with the nearest ones; for a constraint that no version meets, with the
+                versions there are; and for a name that a broken payload may have, with what is wrong with that.
         """
         wanted = parse_reference(reference)
         versions = self.versions(wanted.name)
+        if problems := self._problems_of(wanted.name, versions):
+            raise ConfigError(problems)
         if not versions:
             raise ConfigError(self._unknown(wanted.name))
         chosen = next((payload for payload in versions if wanted.accepts(payload.order)), None)
@@ -94,6 +102,18 @@ class Catalog:
             )
         return chosen
 
+    def _problems_of(self, name: str, versions: Sequence[PayloadInfo]) -> list[Problem]:
+        """Return what is wrong with what may have a name, but for what these versions would hide."""
+        farthest = _NEAREST_FIRST.index(versions[0].origin) if versions else len(_NEAREST_FIRST)
+        return [
+            # Whoever asks for it may have a place of its own to name, in a playbook.
+            Problem(message=f"the payload {name} can't be used: {problem}")
+            for broken in self.broken
+            if _NEAREST_FIRST.index(broken.origin) <= farthest
+            and (broken.names is None or name.replace("_", "-") in broken.names)
+            for problem in broken.problems
+        ]
+
     def _unknown(self, name: str) -> Problem:
         for word in (name, name.replace("-", "_")):
             if word in self.overlooked:
@@ -102,15 +122,13 @@ class Catalog:
         return Problem(message=message, nearest=nearest(name, self.names()))
 
 
-def _twins(payloads: Iterable[PayloadInfo]) -> list[Problem]:
+def _refuse_twins(found: Found) -> None:
     first: dict[tuple[Origin, str, str], PayloadInfo] = {}
-    problems = []
-    for payload in payloads:
+    for payload in found.payloads:
         other = first.setdefault((payload.origin, payload.name, payload.version), payload)
         if other is not payload:
             message = f"is {payload.name} {payload.version}, and so is {other.path}: give one another name or version"
-            problems.append(Problem(message=message, file=str(payload.path)))
-    return problems
+            found.refuse(payload.origin, {payload.name}, [Problem(message=message, file=str(payload.path))])
 
 
 def _without_shadowed(payloads: Iterable[PayloadInfo]) -> tuple[PayloadInfo, ...]:

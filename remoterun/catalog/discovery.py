@@ -5,20 +5,30 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
+from contextlib import suppress
 from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from remoterun.catalog.manifest import MANIFEST, read_file, read_folder
+from remoterun.catalog.manifest import MANIFEST, NAME, read_file, read_folder
 from remoterun.errors import Problem
 from remoterun.records import dataclass
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
-    from remoterun.catalog.info import PayloadInfo
+    from remoterun.catalog.info import Origin, PayloadInfo
 
 GROUP: Final = "remoterun.payloads"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Broken:
+    """Hold what is wrong where a payload stands; `names` are those it may have, None where it may have any."""
+
+    origin: Origin
+    names: frozenset[str] | None
+    problems: tuple[Problem, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,20 +36,34 @@ class Found:
     """Gather what searches find; `overlooked` tells, by bare name, what looks like a payload but has no manifest."""
 
     payloads: list[PayloadInfo] = field(default_factory=list)
-    problems: list[Problem] = field(default_factory=list)
+    broken: list[Broken] = field(default_factory=list)
     overlooked: dict[str, str] = field(default_factory=dict)
 
-    def add(self, payload: PayloadInfo | None) -> None:
-        """Add a payload that could be read."""
-        if payload is not None:
+    def read(self, origin: Origin, path: Path, name: str) -> bool:
+        """Read the payload of a folder or a file, which goes by `name` when it is broken; False when it is none."""
+        problems: list[Problem] = []
+        names = {name}
+        payload = (read_folder if path.is_dir() else read_file)(origin, path, problems, names)
+        if payload is not None and origin == "entry point" and payload.name != name:
+            message = f"is {payload.name!r}, but the entry point that leads here is called {name!r}"
+            problems.append(Problem(message=message, file=str(path / MANIFEST), path="name"))
+        if problems:
+            self.refuse(origin, names, problems)
+        elif payload is not None:
             self.payloads.append(payload)
+        return bool(problems) or payload is not None
+
+    def refuse(self, origin: Origin, names: Iterable[str] | None, problems: Iterable[Problem]) -> None:
+        """Note what is wrong with whatever has one of these names; None: with every payload of the origin."""
+        known = None if names is None else frozenset(name for name in names if NAME.fullmatch(name))
+        self.broken.append(Broken(origin=origin, names=known, problems=tuple(problems)))
 
 
 def search_built_in(found: Found) -> None:
     """Find the payloads of this package, without importing them."""
     for path in sorted((Path(__file__).parents[1] / "payloads").iterdir()):
         if (path / MANIFEST).is_file():
-            found.add(read_folder("built-in", path, found.problems))
+            found.read("built-in", path, _hyphened(path))
 
 
 def search_project(project: Path, found: Found) -> None:
@@ -48,23 +72,41 @@ def search_project(project: Path, found: Found) -> None:
     try:
         paths = sorted(folder.iterdir()) if folder.exists() else []
     except OSError as error:
-        found.problems.append(Problem(message=f"can't be read: {error.strerror}", file=str(folder)))
+        found.refuse("project", None, [_unreadable(folder, error)])
         return
     for path in paths:
         if path.name.startswith((".", "__")):
             continue
-        before = len(found.payloads) + len(found.problems)
-        if path.is_dir():
-            if (path / MANIFEST).exists():
-                found.add(read_folder("project", path, found.problems))
-            missing = f"{path} has no {MANIFEST}"
-        elif path.suffix == ".py":
-            found.add(read_file("project", path, found.problems))
-            missing = f"{path} has no block `# /// payload`"
-        else:
+        try:
+            missing = _look(path, found)
+        except OSError as error:
+            found.refuse("project", {_hyphened(path)}, [_unreadable(path, error)])
             continue
-        if len(found.payloads) + len(found.problems) == before:
+        if missing:
             found.overlooked[path.name.removesuffix(".py").partition("@")[0]] = missing
+
+
+def _look(path: Path, found: Found) -> str | None:
+    """Find the payload that stands at a path; return what is missing there to be one.
+
+    Raises:
+        OSError: nobody may look there.
+    """
+    if path.is_dir():
+        is_one = (path / MANIFEST).exists() and found.read("project", path, _hyphened(path))
+        return None if is_one else f"{path} has no {MANIFEST}"
+    if path.suffix == ".py":
+        return None if found.read("project", path, _hyphened(path)) else f"{path} has no block `# /// payload`"
+    return None
+
+
+def _hyphened(path: Path) -> str:
+    """Return the name that a payload at a path mostly has."""
+    return path.name.removesuffix(".py").partition("@")[0].replace("_", "-")
+
+
+def _unreadable(path: Path, error: OSError) -> Problem:
+    return Problem(message=f"can't be read: {error.strerror}", file=str(path))
 
 
 def search_installed(found: Found) -> None:
@@ -74,18 +116,21 @@ def search_installed(found: Found) -> None:
     from importlib.metadata import entry_points  # 30 ms that only a search needs
 
     for name, value in sorted({(point.name, point.value) for point in entry_points(group=GROUP)}):
-        folder = next((path for path in _package_folders(value) if (path / MANIFEST).is_file()), None)
+        folder = next((path for path in _package_folders(value) if _has_manifest(path)), None)
         if folder is None:
             message = (
                 f"entry point {name!r} of the group {GROUP} names {value!r}, which is no package with a {MANIFEST}"
             )
-            found.problems.append(Problem(message=message))
-            continue
-        payload = read_folder("entry point", folder, found.problems)
-        if payload is not None and payload.name != name:
-            message = f"is {payload.name!r}, but the entry point that leads here is called {name!r}"
-            found.problems.append(Problem(message=message, file=str(folder / MANIFEST), path="name"))
-        found.add(payload)
+            found.refuse("entry point", {name}, [Problem(message=message)])
+        else:
+            found.read("entry point", folder, name)
+
+
+def _has_manifest(folder: Path) -> bool:
+    try:
+        return (folder / MANIFEST).is_file()
+    except OSError:  # nobody may look there
+        return False
 
 
 def _anything_offered() -> bool:
@@ -101,8 +146,10 @@ def _anything_offered() -> bool:
         for name in names:
             if name.endswith((".dist-info", ".egg-info")):
                 file = Path(place, name, "entry_points.txt")
-                if file.exists() and GROUP.encode() in file.read_bytes():
-                    return True
+                # As importlib.metadata takes one that may not be read.
+                with suppress(FileNotFoundError, NotADirectoryError, PermissionError):
+                    if GROUP.encode() in file.read_bytes():
+                        return True
     return False
 
 

@@ -67,23 +67,31 @@ class _Place:
         )
 
 
-def read_folder(origin: Origin, folder: Path, problems: list[Problem]) -> PayloadInfo | None:
-    """Read the payload of a folder with a ``payload.toml``; None, with problems noted, when it is wrong."""
+def read_folder(
+    origin: Origin, folder: Path, problems: list[Problem], names: set[str] | None = None
+) -> PayloadInfo | None:
+    """Read the payload of a folder with a ``payload.toml``; None, with problems noted, when it is wrong.
+
+    `names` takes the name that the manifest gives, also when it is wrong elsewhere.
+    """
     file = folder / MANIFEST
     text = _read_text(file, problems)
     table = None if text is None else parse_toml(text, file=str(file), first_line=1, problems=problems)
-    return _read_payload(table, _Place.of(origin, folder, folder=True)) if table else None
+    return _read_payload(table, _Place.of(origin, folder, folder=True), names) if table else None
 
 
-def read_file(origin: Origin, file: Path, problems: list[Problem]) -> PayloadInfo | None:
-    """Read a single-file payload by its inline block; None when it has none, or is wrong with problems noted."""
+def read_file(origin: Origin, file: Path, problems: list[Problem], names: set[str] | None = None) -> PayloadInfo | None:
+    """Read a single-file payload by its inline block; None when it has none, or is wrong with problems noted.
+
+    `names` as for a folder.
+    """
     text = _read_text(file, problems)
     block = None if text is None else _inline_block(text, file, problems)
     if block is None:
         return None
     first_line, toml = block
     table = parse_toml(toml, file=str(file), first_line=first_line, problems=problems)
-    return _read_payload(table, _Place.of(origin, file, folder=False)) if table else None
+    return _read_payload(table, _Place.of(origin, file, folder=False), names) if table else None
 
 
 def _read_text(file: Path, problems: list[Problem]) -> str | None:
@@ -113,7 +121,7 @@ def _inline_block(text: str, file: Path, problems: list[Problem]) -> tuple[int, 
     return starts[0] + 2, "\n".join(line[2:] for line in block[: ends[0]])
 
 
-def _read_payload(table: Table, place: _Place) -> PayloadInfo | None:
+def _read_payload(table: Table, place: _Place, names: set[str] | None) -> PayloadInfo | None:
     before = len(table.problems)
     table.only(_KEYS)
     pack = table.table("pack")
@@ -135,6 +143,8 @@ def _read_payload(table: Table, place: _Place) -> PayloadInfo | None:
         program=_program(table, place),
         include=_include(pack, place),
     )
+    if names is not None:
+        names.add(info.name)
     return info if len(table.problems) == before else None
 
 

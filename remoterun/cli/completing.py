@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from remoterun.api import Project
-    from remoterun.catalog import PayloadInfo
+    from remoterun.catalog import Catalog, PayloadInfo
 
 Offer: TypeAlias = tuple[str, str]
 """A word and what it stands for."""
@@ -87,14 +87,18 @@ def playbooks(ctx: typer.Context) -> Iterable[Offer]:
     project = _project(ctx)
     own = playbook_names(project.root)
     yield from ((name, "a playbook of the project") for name in own)
-    yield from ((name, project.catalog.find(name).description) for name in project.catalog.names() if name not in own)
+    yield from (offer for offer in _whole(project.catalog) if offer[0] not in own)
 
 
 @_offers
 def payloads(ctx: typer.Context) -> Iterable[Offer]:
     """Offer payloads."""
-    catalog = _project(ctx).catalog
-    return [(name, catalog.find(name).description) for name in catalog.names()]
+    return _whole(_project(ctx).catalog)
+
+
+def _whole(catalog: Catalog) -> list[Offer]:
+    """Return the payloads that are not broken, each with what its highest version says of itself."""
+    return [(name, versions[0].description) for name in catalog.names() if (versions := catalog.versions(name))]
 
 
 @_offers

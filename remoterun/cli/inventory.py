@@ -43,7 +43,7 @@ def check(*, project: ProjectOption = None, output: OutputOption = Format.TABLE)
     folder = loaded.root / FOLDER if loaded.root else None
     # Not by a glob, which passes over what it may not look into.
     files = sorted(path for path in folder.iterdir() if path.suffix in SUFFIXES) if folder and folder.is_dir() else []
-    problems: list[Problem] = []
+    problems: list[Problem] = [*loaded.catalog.problems]
     for file in files:
         try:
             loaded.plan_play(file.stem, Choice())

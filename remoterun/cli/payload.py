@@ -17,6 +17,7 @@ from remoterun.cli.options import Flags, Format, OutputOption, ProjectOption
 from remoterun.cli.output import write, write_json
 from remoterun.cli.perform import perform
 from remoterun.cli.sharing import taking
+from remoterun.errors import ConfigError
 from remoterun.model import CacheWork, Json, format_duration
 
 if TYPE_CHECKING:
@@ -39,8 +40,11 @@ class Kind(StrEnum):
 @app.command("list")
 def list_(*, project: ProjectOption = None, output: OutputOption = Format.TABLE) -> int:
     """List the payloads that can be played."""
-    payloads = Project.load(project).catalog.payloads
+    catalog = Project.load(project).catalog
+    payloads = catalog.payloads
     if output is not Format.TABLE:
+        if catalog.problems:
+            raise ConfigError(catalog.problems)
         document: dict[str, Json] = {"schema": LIST_SCHEMA, "payloads": [_summary(info) for info in payloads]}
         write_json(document, indent=output.indent)
         return 0
@@ -49,6 +53,8 @@ def list_(*, project: ProjectOption = None, output: OutputOption = Format.TABLE)
     for head, info in zip(heads, payloads, strict=True):
         shadows = f", shadows {info.shadows}" if info.shadows else ""
         write_line(f"{head:<{width}}  {info.description} ({info.origin}{shadows})", hang=width + 2)
+    if catalog.problems:
+        raise ConfigError(catalog.problems)
     return 0
 
 

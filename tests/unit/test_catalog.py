@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -98,8 +101,45 @@ def test_a_projects_payload_hides_the_built_in_and_says_so(tmp_path: Path) -> No
 def test_two_payloads_of_one_name_and_version_are_a_problem(tmp_path: Path) -> None:
     add(tmp_path / "payloads", "same", "1.0.0", "one")
     add(tmp_path / "payloads", "same", "1.0.0", "two")
-    with pytest.raises(ConfigError, match=r"two: is same 1\.0\.0, and so is .*one: give one another name or version"):
-        Catalog.load(tmp_path)
+    message = refusal(Catalog.load(tmp_path), "same@1")
+    assert re.search(r"two: is same 1\.0\.0, and so is .*one: give one another name or version", message)
+
+
+def broken(path: Path, *said: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(f"# {line}\n" for line in ("/// payload", *said, "///")))
+    return path
+
+
+def test_a_broken_payload_stops_only_what_names_it(tmp_path: Path) -> None:
+    file = broken(tmp_path / "payloads/half_done.py", 'name = "half-way"')
+    add(tmp_path / "payloads", "whole", "1.0.0")
+    catalog = Catalog.load(tmp_path)
+    assert catalog.find("whole").version == "1.0.0"
+    assert catalog.find("probe").origin == "built-in"
+    for reference in ("half-way", "half-done", "half_done@1"):
+        assert f"{file}: version: is required" in refusal(catalog, reference)
+    assert {"half-way", "half-done", "whole"} < {*catalog.names()}
+    assert {(problem.file, problem.path) for problem in catalog.problems} == {
+        (str(file), "version"),
+        (str(file), "description"),
+    }
+
+
+def test_a_broken_payload_is_not_passed_over_for_what_it_would_hide(tmp_path: Path) -> None:
+    broken(tmp_path / "payloads/mine.py", 'name = "probe"')
+    add(tmp_path / "payloads", "check", "1.0.0", "check@1.0.0")
+    broken(tmp_path / "payloads/check@2.0.0.py", "no toml")
+    catalog = Catalog.load(tmp_path)
+    assert "mine.py: version: is required" in refusal(catalog, "probe")
+    assert "check@2.0.0.py:2: is not TOML" in refusal(catalog, "check")
+
+
+def test_names_that_no_payload_can_have_are_not_offered(tmp_path: Path) -> None:
+    file = broken(tmp_path / "payloads/one.py", 'name = "O n e"')
+    catalog = Catalog.load(tmp_path)
+    assert {*catalog.names()} - {*Catalog.load(None).names()} == {"one"}
+    assert f"{file}: name: a payload named 'O n e' is not possible" in refusal(catalog, "one")
 
 
 def test_what_only_looks_like_a_payload_is_explained_when_asked_for(tmp_path: Path) -> None:
@@ -116,8 +156,36 @@ def test_what_only_looks_like_a_payload_is_explained_when_asked_for(tmp_path: Pa
 
 def test_payloads_that_is_no_folder_is_a_problem(tmp_path: Path) -> None:
     (tmp_path / "payloads").touch()
-    with pytest.raises(ConfigError, match=r"payloads: can't be read: Not a directory"):
-        Catalog.load(tmp_path)
+    catalog = Catalog.load(tmp_path)
+    # Nobody knows what it would hide.
+    assert "payloads: can't be read: Not a directory" in refusal(catalog, "probe")
+    assert len(catalog.problems) == 1
+
+
+@pytest.fixture
+def nobody() -> Iterator[None]:
+    """Give up root for the length of a test, because root looks everywhere."""
+    if os.geteuid() != 0:
+        yield
+        return
+    os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
+@pytest.mark.usefixtures("nobody")
+@pytest.mark.parametrize(("locked", "mode"), [("payloads/shut", 0), ("payloads", 0o400)])
+def test_where_nobody_may_look_is_a_problem_of_what_stands_there(locked: str, mode: int) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        project = Path(folder)
+        add(project / "payloads", "shut", "1.0.0")
+        (project / locked).chmod(mode)
+        catalog = Catalog.load(project)
+        (project / locked).chmod(0o700)
+        assert catalog.find("probe").origin == "built-in"
+        assert "shut: can't be read: Permission denied" in refusal(catalog, "shut")
 
 
 # --- entry points: through real distribution metadata, in a process of their own --------------------------------------
@@ -126,13 +194,9 @@ SHOW = """
 import json, sys
 from pathlib import Path
 from remoterun.catalog import Catalog
-from remoterun.errors import ConfigError
-try:
-    catalog = Catalog.load(Path(sys.argv[1]) if len(sys.argv) > 1 else None)
-    found = [[i.name, i.version, i.origin, str(i.path), i.shadows, i.pack().sha256] for i in catalog.payloads]
-    print(json.dumps({"found": found}))
-except ConfigError as error:
-    print(json.dumps({"problems": [str(problem) for problem in error.problems]}))
+catalog = Catalog.load(Path(sys.argv[1]) if len(sys.argv) > 1 else None)
+found = [[i.name, i.version, i.origin, str(i.path), i.shadows, i.pack().sha256] for i in catalog.payloads]
+print(json.dumps({"found": found, "problems": [str(problem) for problem in catalog.problems]}))
 """
 
 
@@ -198,5 +262,18 @@ def test_a_project_hides_an_entry_point_which_hides_a_built_in(tmp_path: Path) -
 def test_an_entry_point_that_leads_nowhere_is_a_problem(tmp_path: Path, entry_point: str, words: str) -> None:
     add(tmp_path, "other-check", "1.0.0", "other_check")
     distribution(tmp_path, "vendor", entry_point)
-    (problem,) = load_with(tmp_path)["problems"]
+    loaded = load_with(tmp_path)
+    (problem,) = loaded["problems"]
     assert words in str(problem)
+    assert "probe" in {found[0] for found in loaded["found"]}
+
+
+def test_a_broken_entry_point_that_is_hidden_stops_nobody(tmp_path: Path) -> None:
+    distribution(tmp_path / "site", "vendor", "mine = no_such_package")
+    add(tmp_path / "project/payloads", "mine", "1.0.0")
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(REPOSITORY), str(tmp_path / "site")])}
+    code = "import sys; from pathlib import Path; from remoterun.catalog import Catalog\n"
+    code += "catalog = Catalog.load(Path(sys.argv[1])); print(catalog.find('mine').origin, len(catalog.problems))"
+    argv = [sys.executable, "-c", code, str(tmp_path / "project")]
+    ran = subprocess.run(argv, env=env, capture_output=True, text=True, check=False)
+    assert ran.stdout == "project 1\n", ran.stderr

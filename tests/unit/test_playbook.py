@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import os
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -284,6 +286,25 @@ def test_neither_playbook_nor_payload(tmp_path: Path) -> None:
     (tmp_path / "playbooks" / "my nightly.yaml").touch()
     with pytest.raises(ConfigError, match="'my nightly' is no name for a playbook: use letters"):
         find_playbook(tmp_path, "my nightly", NAMES)
+
+
+def test_a_folder_that_nobody_may_look_into_is_a_problem() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        playbooks = Path(folder, "playbooks")
+        playbooks.mkdir()
+        # Root looks everywhere.
+        root = os.geteuid() == 0
+        playbooks.chmod(0)
+        Path(folder).chmod(0o755)
+        try:
+            if root:
+                os.seteuid(65534)
+            with pytest.raises(ConfigError, match=r"playbooks: can't be looked into: Permission denied"):
+                find_playbook(Path(folder), "probe", NAMES)
+        finally:
+            if root:
+                os.seteuid(0)
+            playbooks.chmod(0o700)
 
 
 @pytest.mark.parametrize("name", ["../mine", "/etc/passwd", "", ".", "a\0b", "x" * 3000, "-x", "\x1b[2J"])
