@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,6 +16,7 @@ import pytest
 import remoterun
 from remoterun.events import Event, OutcomeReady, RecordArrived, RunFinished, RunStarted
 from tests.docs.generate import DOCS
+from tests.docs.pages import ROOT
 from tests.support.lab import wait_for
 from tests.support.project import Project, strict_json
 from tests.support.started import Started
@@ -402,11 +404,14 @@ def test_every_public_name_is_there() -> None:
 
 
 @pytest.mark.usefixtures("project")
-def test_the_examples_of_the_page_run() -> None:
+def test_the_examples_of_the_page_run(capsys: pytest.CaptureFixture[str]) -> None:
+    # With them come records of every kind: checkpoints, series and a summary.
     checkpoints = Path("checkpoints")
-    checkpoints.mkdir()
+    shutil.copytree(ROOT / "remoterun/lab/data/201", checkpoints / "checkpoints")
     page = (DOCS / "python.md").read_text("utf-8").replace("/workspace", str(checkpoints.absolute()))
     blocks = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
     assert len(blocks) >= 7
     exec(compile("\n".join(blocks), "python.md", "exec"), {"__name__": "page"})
+    said = capsys.readouterr().out
+    assert f"trainer {checkpoints.absolute()}/checkpoints/step_1000/checkpoint.pt ok\n" in said
     assert strict_json(Path("run.json").read_bytes())["playbook"] == {"name": "nightly", "sha256": None}

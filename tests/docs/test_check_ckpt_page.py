@@ -44,6 +44,18 @@ def test_every_field_of_the_summary_and_of_a_series_is_told(heard: list[Heard]) 
     assert {field for record in others for field in record} - {"kind"} == named - {"kind", "series", "summary"}
 
 
+def test_a_zero_that_is_not_known_to_be_one_can_be_told(heard: list[Heard]) -> None:
+    """What the page says of counts, of `unchecked` and of `bytes_checked`."""
+    counts = [field for field in NAMED if re.match("(nan|inf)_", field)]
+    whole, _, headers = ({record["name"]: record for record in each.records} for each in heard)
+    cut = whole.pop("step_5000")
+    assert (cut["verdict"], cut["nan_optimizer"], len(cut["unchecked"])) == ("bad", 0, 11)
+    assert cut["bytes_checked"] < cut["bytes"]
+    for record in whole.values():
+        assert (record["unchecked"], record["bytes_checked"]) == ([], record["bytes"])
+    assert {record[count] for record in headers.values() for count in counts} == {None}
+
+
 def test_rare_fields_are_those_of_the_payload() -> None:
     source = "".join(path.read_text("utf-8") for path in Path(ROOT / "remoterun/payloads/check_ckpt").glob("*.py"))
     assert [field for field in sorted(RARE) if not re.search(rf'"{field}"|\\b{field}=', source)] == []
