@@ -85,7 +85,16 @@ def install(schedule: Schedule) -> list[str]:
     head, tail = rest[:place], rest[place:]
     if head and not head.endswith("\n"):
         head += "\n"
-    return _write(before, head + ours + tail, "the crontab has the audit now")
+    is_new = _write(before, head + ours + tail)
+    return [
+        f"the crontab {'starts the audit now' if is_new else 'is up to date, and starts the audit'}: {_often(schedule)}"
+    ]
+
+
+def _often(schedule: Schedule) -> str:
+    fields = _when(schedule)
+    said = format_duration(schedule.every_s) if schedule.calendar is None else schedule.calendar
+    return f"`{fields}`" if said == fields else f"{'every ' if schedule.calendar is None else ''}{said}, as `{fields}`"
 
 
 def remove(name: str) -> list[str]:
@@ -95,7 +104,9 @@ def remove(name: str) -> list[str]:
         ConfigError: as for `install`.
     """
     before = _read()
-    return _write(before, _without(before, name)[0], "the crontab has the audit no more")
+    if _write(before, _without(before, name)[0]):
+        return ["the audit was taken out of the crontab"]
+    return ["the crontab does not start the audit"]
 
 
 def _without(text: str, name: str) -> tuple[str, int]:
@@ -132,14 +143,15 @@ def _read() -> str:
     raise ConfigError(Problem(file="crontab", message=f"cannot be read: {said}"))
 
 
-def _write(before: str, after: str, what: str) -> list[str]:
+def _write(before: str, after: str) -> bool:
+    """Replace the crontab, if there is anything new to it; say whether there was."""
     if before == after:
-        return ["the crontab is up to date"]
+        return False
     done = _run([_program(), "-"], after)
     if done.returncode:
         said = clean(done.stderr.strip()) or f"exit status {done.returncode}"
         raise ConfigError(Problem(file="crontab", message=f"cannot be written: {said}"))
-    return [what]
+    return True
 
 
 def _run(argv: list[str], stdin: str = "") -> subprocess.CompletedProcess[str]:

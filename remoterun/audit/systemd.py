@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -149,63 +150,92 @@ def check_calendar(expression: str) -> None:
 def install(schedule: Schedule, folder: Path, *, user: bool, start: bool) -> list[str]:
     """Write the units, where they are not there just so, and let systemd know of them; return what was done.
 
+    What fails leaves everything as it was.
+
     Raises:
-        ConfigError: a file can't be written, or systemd is not there or does not want them.
+        ConfigError: a file can't be written, or systemd does not run or does not want them.
     """
     control = _systemctl(user=user) if start else None
-    done: list[str] = []
-    is_new = False
-    for name, text in units(schedule, user=user).items():
-        path = folder / name
-        if _text(path) == text:
-            done.append(f"{path} is up to date")
-            continue
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            write_whole(path, text.encode("utf-8"))
-        except OSError as error:
-            raise ConfigError(Problem(file=str(path), message=f"cannot be written: {error.strerror}")) from error
-        done.append(f"{path} was written")
-        is_new = True
-    timer = f"{schedule.name}.timer"
     if control is not None:
-        _ordered([*control, "daemon-reload"])
-        _ordered([*control, "enable", timer])
-        # One that is active goes by what it said before.
-        _ordered([*control, "restart" if is_new else "start", timer])
-        done.append(f"{timer} is enabled and started")
-    return done
+        _reach(control)
+    timer = f"{schedule.name}.timer"
+    wanted = {folder / name: text.encode("utf-8") for name, text in units(schedule, user=user).items()}
+    before = {path: _data(path) for path in wanted}
+    try:
+        for path, data in wanted.items():
+            if before[path] != data:
+                _write(path, data)
+        if control is not None:
+            _ordered([*control, "daemon-reload"])
+            _ordered([*control, "enable", timer])
+            # One that is active goes by what it said before.
+            _ordered([*control, "start" if before == wanted else "restart", timer])
+    except BaseException:
+        _put_back(before, control, timer)
+        raise
+    done = [f"{path} {'is up to date' if before[path] == data else 'was written'}" for path, data in wanted.items()]
+    return done if control is None else [*done, f"{timer} is enabled and started"]
 
 
-def remove(name: str, folder: Path, *, user: bool, start: bool) -> list[str]:
-    """Take the units away, as far as they are there; return what was done.
+def _write(path: Path, data: bytes) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, data)
+    except OSError as error:
+        raise ConfigError(Problem(file=str(path), message=f"cannot be written: {error.strerror}")) from error
+
+
+def _put_back(before: Mapping[Path, bytes | None], control: Sequence[str] | None, timer: str) -> None:
+    """Leave the units as they were, as far as that can be done."""
+    is_new = None in before.values()
+    if control is not None and is_new:
+        _failed([*control, "disable", "--now", timer])
+    for path, data in before.items():
+        with suppress(OSError):
+            if data is None:
+                path.unlink(missing_ok=True)
+            else:
+                write_whole(path, data)
+    if control is not None:
+        _failed([*control, "daemon-reload"])
+        if not is_new:
+            _failed([*control, "start", timer])
+
+
+def remove(name: str, folder: Path, *, user: bool, start: bool) -> tuple[list[str], str | None]:
+    """Take the units away, as far as they are there; return what was done, and what systemd did not do.
 
     Raises:
-        ConfigError: systemd is not there or does not let them go, or a file can't be removed.
+        ConfigError: a file can't be removed.
     """
     timer, service = folder / f"{name}.timer", folder / f"{name}.service"
     paths = [path for path in (timer, service) if path.exists()]
     if not paths:
-        return [f"{timer} is not there"]
-    control = _systemctl(user=user) if start else None
+        return [f"{timer} is not there"], None
+    try:
+        control = _systemctl(user=user) if start else None
+        failed = None
+    except ConfigError:
+        control, failed = None, "there is no systemctl here"
     # What was cut has taken the timer away already, and systemd wants nothing to do with one that is not there.
     if control is not None and timer in paths:
-        _ordered([*control, "disable", "--now", timer.name])
-    for path in paths:
+        failed = _failed([*control, "disable", "--now", timer.name])
+    # What enables the timer is left where that failed.
+    for path in (*paths, *([] if failed is None else [folder / "timers.target.wants" / timer.name])):
         try:
             path.unlink(missing_ok=True)
         except OSError as error:
             raise ConfigError(Problem(file=str(path), message=f"cannot be removed: {error.strerror}")) from error
     if control is not None:
-        _ordered([*control, "daemon-reload"])
+        failed = failed or _failed([*control, "daemon-reload"])
         # It would go on telling of a unit that had failed. That one did not is no mistake.
-        _run([*control, "reset-failed", service.name])
-    return [f"{path} was removed" for path in paths]
+        _failed([*control, "reset-failed", service.name])
+    return [f"{path} was removed" for path in paths], failed
 
 
-def _text(path: Path) -> str | None:
+def _data(path: Path) -> bytes | None:
     try:
-        return path.read_text("utf-8", "surrogateescape")
+        return path.read_bytes()
     except OSError:
         return None
 
@@ -217,11 +247,30 @@ def _systemctl(*, user: bool) -> list[str]:
     return [program, "--user"] if user else [program]
 
 
+def _reach(control: Sequence[str]) -> None:
+    """Make sure that systemd answers, before anything is written for it."""
+    failed = _failed([*control, "show", "--property=Version"])
+    if failed is not None:
+        way_out = "use --cron, or --into DIR to only write the units"
+        raise ConfigError(f"systemd does not run here, or does not answer: {way_out} ({failed})")
+
+
 def _ordered(argv: Sequence[str]) -> None:
-    done = _run(argv)
-    if done.returncode:
-        said = clean(done.stderr.strip()) or f"exit status {done.returncode}"
-        raise ConfigError(f"`{' '.join(argv[-3:])}` failed, after the units were written: {said}")
+    failed = _failed(argv)
+    if failed is not None:
+        raise ConfigError(f"nothing was installed: {failed}")
+
+
+def _failed(argv: Sequence[str]) -> str | None:
+    """Give an order, and say how it failed, if it did."""
+    try:
+        done = _run(argv)
+    except ConfigError as error:
+        return str(error)
+    if not done.returncode:
+        return None
+    said = clean(done.stderr.strip()) or f"exit status {done.returncode}"
+    return f"`{' '.join(['systemctl', *argv[1:]])}` failed: {said}"
 
 
 def _run(argv: Sequence[str]) -> subprocess.CompletedProcess[str]:

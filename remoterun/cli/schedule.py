@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
@@ -142,14 +143,16 @@ def install(*, into: IntoOption = None, flags: When) -> int:
     if kind is Scheduler.CRON:
         _refuse_into(into)
         _look_back(schedule.project)
-        return _said(crontab.install(schedule))
+        return _said([*crontab.install(schedule), _undone(kind, schedule.project)])
     is_user = kind is Scheduler.USER
     folder = into or systemd.unit_folder(os.environ, user=is_user)
-    _said(systemd.install(schedule, folder, user=is_user, start=into is None))
+    done = systemd.install(schedule, folder, user=is_user, start=into is None)
     _look_back(schedule.project)
-    if is_user and into is None:
-        write("it runs while you are logged in; `loginctl enable-linger` lets it run always\n")
-    return 0
+    if into is None:
+        done.append(_undone(kind, schedule.project))
+        if is_user:
+            done.append("it runs while you are logged in; `loginctl enable-linger` lets it run always")
+    return _said(done)
 
 
 @app.command()
@@ -167,7 +170,11 @@ def remove(*, into: IntoOption = None, flags: Where) -> int:
         return _said(crontab.remove(name))
     is_user = kind is Scheduler.USER
     folder = into or systemd.unit_folder(os.environ, user=is_user)
-    return _said(systemd.remove(name, folder, user=is_user, start=into is None))
+    done, failed = systemd.remove(name, folder, user=is_user, start=into is None)
+    _said(done)
+    if failed is not None:
+        raise ConfigError(f"systemd may go by the units that were removed until it ends, if it runs: {failed}")
+    return 0
 
 
 def _look_at(settings: Settings, schedule: Schedule) -> None:
@@ -199,6 +206,10 @@ def _look_back(project: Path) -> None:
 def _refuse_into(into: Path | None) -> None:
     if into is not None:
         raise ConfigError(Problem(path="--into", message="is for systemd's units: a crontab has its own place"))
+
+
+def _undone(kind: Scheduler, project: Path) -> str:
+    return f"to undo it: remoterun schedule remove --{kind} --project {shlex.quote(str(project))}"
 
 
 def _said(done: Sequence[str]) -> int:

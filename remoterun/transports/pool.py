@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import ctypes.util
 import os
+import shlex
 import sys
 from dataclasses import replace
 from functools import partial
@@ -110,7 +111,7 @@ class Pool:
                 try:
                     session, give = await self._open(host, argv, connect_s, enter_s, enter, on_phase)
                 except TargetError as error:
-                    raise _labelled(error, host.key) from error
+                    raise _labelled(error, host.key, host.key) from error
                 stack.callback(give)
             stack.push_async_callback(session.close)
             yield session
@@ -339,9 +340,13 @@ def _place(host: Host) -> Host:
     return replace(host, key="", become=None, concurrency=Concurrency())
 
 
-def _labelled(error: TargetError, who: str) -> TargetError:
-    """Say of whom an error is told; a new one each time, because many wait for one login."""
-    return TargetError(error.code, f"{who}: {error.message}", hint=error.hint, limit=error.limit)
+def _labelled(error: TargetError, who: str, on: str | None = None) -> TargetError:
+    """Say of whom an error is told, and what commands that help are to be typed with; a new error each time.
+
+    Many wait for one login.
+    """
+    hint = error.hint if on is None else error.hint.replace("--on TARGET", f"--on {shlex.quote(on)}")
+    return TargetError(error.code, f"{who}: {error.message}", hint=hint, limit=error.limit)
 
 
 def _open_timeout(enter_s: float) -> TargetError:

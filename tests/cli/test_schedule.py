@@ -77,22 +77,26 @@ def test_a_crontab_keeps_what_others_wrote(desk: Desk) -> None:
     desk.has("crontab", CRONTAB)
     desk.table.write_text(OTHERS)
     shown = desk.run("show", "--cron", "--every", "6h").stdout.decode()
-    assert desk.run("install", "--cron", "--every", "6h").status == 0
+    undo = f"to undo it: remoterun schedule remove --cron --project {desk.project}\n"
+    first = desk.run("install", "--cron", "--every", "6h").stdout.decode()
+    assert first == f"the crontab starts the audit now: every 6h, as `0 */6 * * *`\n{undo}"
     assert desk.table.read_text() == OTHERS + shown
-    assert desk.run("install", "--cron", "--every", "6h").stdout == b"the crontab is up to date\n"
+    second = desk.run("install", "--cron", "--every", "6h").stdout.decode()
+    assert second == f"the crontab is up to date, and starts the audit: every 6h, as `0 */6 * * *`\n{undo}"
     assert desk.called() == ["crontab -l", "crontab -", "crontab -l"]
 
     desk.table.write_text(desk.table.read_text() + "# after\n")
-    assert desk.run("install", "--cron", "--calendar", "30 4 * * 1-5").status == 0
+    third = desk.run("install", "--cron", "--calendar", "30 4 * * 1-5").stdout.decode()
+    assert third == f"the crontab starts the audit now: `30 4 * * 1-5`\n{undo}"
     again = desk.table.read_text()
     assert again.startswith(OTHERS)
     assert again.endswith("# after\n")
     assert "\n30 4 * * 1-5 HOME=" in again
     assert again.count("audit --project") == 1
 
-    assert desk.run("remove", "--cron").status == 0
+    assert desk.run("remove", "--cron").stdout == b"the audit was taken out of the crontab\n"
     assert desk.table.read_text() == OTHERS + "# after\n"
-    assert desk.run("remove", "--cron").stdout == b"the crontab is up to date\n"
+    assert desk.run("remove", "--cron").stdout == b"the crontab does not start the audit\n"
 
 
 @pytest.mark.parametrize(
@@ -224,7 +228,8 @@ def test_units_of_a_user(desk: Desk, own_home: Path) -> None:
     assert (service.suffix, timer.suffix, service.stem) == (".service", ".timer", timer.stem)
     assert shown == f"# {service}\n{service.read_text()}\n# {timer}\n{timer.read_text()}"
     assert "OnUnitActiveSec=6h" in timer.read_text()
-    calls = ["systemctl --user daemon-reload", f"systemctl --user enable {timer.name}"]
+    asked = "systemctl --user show --property=Version"
+    calls = [asked, "systemctl --user daemon-reload", f"systemctl --user enable {timer.name}"]
     assert desk.called() == [*calls, f"systemctl --user restart {timer.name}"]
 
     second = desk.run("install", "--user", "--every", "6h").stdout.decode()
@@ -242,12 +247,24 @@ def test_units_of_a_user(desk: Desk, own_home: Path) -> None:
     assert desk.called() == []
 
 
-def test_what_systemd_says_is_told(desk: Desk) -> None:
+def test_systemd_that_does_not_run(desk: Desk, own_home: Path) -> None:
     desk.has("systemctl", SYSTEMCTL)
+    installed = desk.run("install", "--user")
+    assert f"to undo it: remoterun schedule remove --user --project {desk.project}\n" in installed.stdout.decode()
+    folder = own_home / "config" / "systemd" / "user"
+    assert len(list(folder.iterdir())) == 2
     Path(f"{desk.calls}.broken").touch()
-    result = desk.run("install", "--user")
-    assert result.status == 2
-    assert "failed, after the units were written: Failed to connect to bus" in result.stderr
+    removed = desk.run("remove", "--user")
+    assert (removed.status, removed.stdout.count(b" was removed\n")) == (2, 2)
+    assert "`systemctl --user disable --now remoterun-audit-fleet" in removed.stderr
+    assert "failed: Failed to connect to bus" in removed.stderr
+    assert list(folder.iterdir()) == []
+
+    refused = desk.run("install", "--user")
+    assert (refused.status, refused.stdout) == (2, b"")
+    assert "systemd does not run here, or does not answer: use --cron, or --into DIR" in refused.stderr
+    assert "Failed to connect to bus" in refused.stderr
+    assert list(folder.iterdir()) == []
 
 
 def test_no_systemd(desk: Desk, own_home: Path) -> None:

@@ -118,7 +118,7 @@ def test_accepting_makes_a_host_known(sshd: StartSshd, keys: Keys, fleet: Fleet)
     fleet.add("box", server)
     refused = fleet.project.run("exec", "--on", "box", "--output", "json", "--", "true").outcome("box")
     assert refused["error"]["code"] == "host_key_unknown"
-    assert "remoterun hostkeys accept --on" in refused["error"]["hint"]
+    assert "`remoterun hostkeys accept --on box`" in refused["error"]["hint"]
     status, found = fleet.look("accept", "--on", "box", "--yes")
     assert (status, found["box"]["state"]) == (0, "known")
     assert found["box"]["written_to"] == str(fleet.known)
@@ -184,7 +184,11 @@ def test_the_flag_accepts_new_keys_on_every_hop(sshd: StartSshd, fleet: Fleet) -
     fleet.add("gate", gate, self=False)
     fleet.add("box", box, jump="gate", python="python3")
     words = ("exec", "--on", "box", "--output", "json")
-    assert fleet.project.run(*words, "--", "true").outcome("box")["error"]["code"] == "host_key_unknown"
+    error = fleet.project.run(*words, "--", "true").outcome("box")["error"]
+    assert error["code"] == "host_key_unknown"
+    # The key is that of the jump host, and it is accepted with whatever is reached through it.
+    assert "its jump host gate: the host's key is not known" in error["message"]
+    assert "`remoterun hostkeys accept --on box`" in error["hint"]
     result = fleet.project.run(*words, "--accept-new", "--", "true")
     assert result.outcome("box")["status"] == "ok", result.outcome("box")
     assert len(fleet.known.read_text().splitlines()) == 2
