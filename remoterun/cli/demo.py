@@ -188,8 +188,10 @@ def _place(folder: Path | None) -> Iterator[Path]:
     Raises:
         ConfigError: the named folder holds something, or cannot be made.
     """
+    from remoterun.history.moving import DEMO_PREFIX
+
     if folder is None:
-        place = Path(tempfile.mkdtemp(prefix="remoterun-demo-")).resolve()
+        place = Path(tempfile.mkdtemp(prefix=DEMO_PREFIX)).resolve()
         try:
             yield place
         finally:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from remoterun.history.database import NO_PROJECT, transaction
 from remoterun.history.retention import unfollow
 
 if TYPE_CHECKING:
     import sqlite3
+
+DEMO_PREFIX: Final = "remoterun-demo-"
+"""How the names of folders begin that a demo makes and removes: they are nobody's project."""
 
 
 def gone(database: sqlite3.Connection, project: str) -> list[str]:
@@ -32,7 +35,8 @@ def gone(database: sqlite3.Connection, project: str) -> list[str]:
         "ORDER BY (SELECT max(number) FROM runs WHERE runs.project = theirs.project) DESC",
         (project, NO_PROJECT),
     ).fetchall()
-    return [folder for (folder,) in found if _is_gone(folder)]
+    gone_ones = [folder for (folder,) in found if _is_gone(folder)]
+    return [folder for folder in gone_ones if not folder.rpartition("/")[2].startswith(DEMO_PREFIX)]
 
 
 def _is_gone(folder: str) -> bool:

@@ -69,6 +69,15 @@ def test_only_folders_that_are_gone_and_have_the_same_targets_come_into_question
         assert [history.gone_projects(project) for project in (OLD, "", "-")] == [[], [], []]
 
 
+def test_what_a_demo_has_left_is_no_project_that_has_moved(tmp_path: Path) -> None:
+    here = tmp_path / "fleet"
+    here.mkdir()
+    for day, project in enumerate(("/tmp/remoterun-demo-k3j_x9w1", OLD, str(here))):
+        keep(tmp_path, run(day, audited(A, [1])), project=project)
+    with History.open(tmp_path) as history:
+        assert history.gone_projects(str(here)) == [OLD]
+
+
 def test_a_project_without_runs_is_an_error_that_names_those_with_some(tmp_path: Path) -> None:
     keep(tmp_path, run(0, audited(A, [1])), project=OLD)
     with History.open(tmp_path) as history:
