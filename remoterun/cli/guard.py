@@ -17,6 +17,8 @@ from remoterun.model import RunStatus
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from typer.exceptions import TyperException
+
     from remoterun.cli.app import Command
 
 
@@ -36,7 +38,7 @@ def _run(argv: Sequence[str], command: Command | None) -> int:
     except ConfigError as error:
         return _end(argv, error.problems, RunStatus.INVALID)
     except TyperException as error:
-        message = error.format_message()
+        message = _advised(argv, error)
         # Where there were no words, the help has been shown, and there is no more to say.
         return _end(argv, (Problem(message=message),), RunStatus.INVALID) if message else RunStatus.INVALID.exit_code
     except SignalledError as error:
@@ -51,6 +53,16 @@ def _run(argv: Sequence[str], command: Command | None) -> int:
             # It came while a class was being made: Python 3.11 wraps whatever is raised there.
             return _signalled(argv, error.__cause__)
         return _bug(argv, error)
+
+
+def _advised(argv: Sequence[str], error: TyperException) -> str:
+    """Return what a usage error says, and what to do about an option that is another program's or a playbook's."""
+    from remoterun.cli.advice import advice
+
+    # Options that are not there are the only ones that come with the like of them, if only with none.
+    option = getattr(error, "option_name", None) if hasattr(error, "possibilities") else None
+    more = None if option is None else advice(argv, option)
+    return error.format_message() if more is None else f"{error.format_message()}; {more}"
 
 
 def _named(error: OSError) -> str | None:

@@ -59,6 +59,29 @@ def test_version_imports_nothing_heavy() -> None:
         assert f"'{module}'" not in shown
 
 
+@pytest.mark.parametrize(
+    ("words", "advice"),
+    [
+        (("exec", "--on", "here", "uname", "-a"), "behind `--`: remoterun exec --on TARGET -- PROGRAM -a"),
+        (("run", "x.py", "--on", "here", "--step", "2"), "behind `--`: remoterun run SCRIPT.py --on TARGET -- --step"),
+        (("run", "x.py", "--limt", "run=1s"), "No such option: --limt (Possible options: --limit"),
+        (("play", "hello", "--fail-on", "bad"), "`fail_on: bad` belongs to a step of a playbook"),
+        (("play", "hello", "--fail_on=bad"), "`fail_on: bad` belongs to a step of a playbook"),
+    ],
+)
+def test_an_option_that_belongs_elsewhere_is_told_where(project: Project, words: tuple[str, ...], advice: str) -> None:
+    result = project.run(*words)
+    assert (result.status, result.stdout) == (2, b"")
+    assert result.stderr.startswith("remoterun: No such option: ")
+    assert advice in result.stderr
+
+
+@pytest.mark.parametrize("words", [("exec", "--verbos", "--", "uname", "-a"), ("history", "--limt", "3")])
+def test_an_option_that_is_mistyped_is_told_so_alone(project: Project, words: tuple[str, ...]) -> None:
+    result = project.run(*words)
+    assert re.fullmatch(r"remoterun: No such option: --\w+ \(Possible options: [^;]*\)\n", result.stderr)
+
+
 def test_play_does_not_parse_an_unchanged_inventory_again(project: Project) -> None:
     words = project.argv("play", "hello", "--dry-run")[2:]
     code = (
