@@ -15,10 +15,10 @@ from remoterun.cli.perform import perform, print_kept
 from remoterun.cli.sharing import taking
 from remoterun.errors import ConfigError, Problem
 from remoterun.history import History, HistoryError, PlanError, default_folder
-from remoterun.model import Manner, Phase, RunStatus, Status
+from remoterun.model import Manner, OtherWork, Phase, RunStatus, Status
 
 if TYPE_CHECKING:
-    from remoterun.model import Outcome, Run
+    from remoterun.model import Outcome, Plan, Run
 
 # As `new_run_id` makes them: the beginning of one will not do where there is nothing to compare it with.
 _RUN_ID: Final = re.compile(r"\d{8}T\d{6}Z-[0-9a-f]{8}")
@@ -98,18 +98,38 @@ def _take_up(name: str, flags: Flags, manner: Manner) -> tuple[Run, int]:
         return _look_after(name, flags, manner)
     if any(job.step for job in plan.jobs):
         raise HistoryError(f"run {kept.run_id} has several steps: `remoterun resume {kept.run_id}` goes on with it")
+    more = _beyond(earlier, plan, flags)
+    return perform(more, flags.showing(), manner=manner) if more else _go_on(earlier, plan, flags, manner)
+
+
+def _go_on(earlier: Run, plan: Plan, flags: Flags, manner: Manner) -> tuple[Run, int]:
+    """Go to what a run that is known here has left open."""
     at_work = [outcome for outcome in earlier.outcomes if _is_open(outcome)]
     wanted = [outcome for outcome in at_work if not flags.on or _is_chosen(outcome, flags.on)]
     if at_work and not wanted:
-        raise ConfigError(Problem(path="--on", message=f"no target at work on run {kept.run_id} is called so"))
+        raise ConfigError(Problem(path="--on", message=f"no target at work on run {plan.run_id} is called so"))
     if not wanted:
-        tell(f"run {kept.run_id} is complete: every target has its outcome\n")
+        tell(f"run {plan.run_id} is complete: every target has its outcome\n")
         print_kept(earlier, plan, flags.showing(), programs=programs_of(plan))
         return earlier, earlier.status.exit_code
     known = tuple(outcome for outcome in earlier.outcomes if outcome not in wanted)
     return perform(
         plan, flags.showing(), programs=programs_of(plan), earlier=replace(earlier, outcomes=known), manner=manner
     )
+
+
+def _beyond(earlier: Run, plan: Plan, flags: Flags) -> Plan | None:
+    """Of a run that another machine started, return where else it is to be looked after than was asked for before.
+
+    None when that is nowhere else.
+    """
+    if not flags.on or not all(isinstance(job.work, OtherWork) for job in plan.jobs):
+        return None
+    chosen = Project.load(flags.project).plan_other(plan.run_id, flags.choice())
+    ended = {outcome.target for outcome in earlier.outcomes if not _is_open(outcome)}
+    jobs = tuple(job for job in chosen.jobs if job.target.id not in ended)
+    known = {job.target.id for job in plan.jobs}
+    return replace(chosen, jobs=jobs) if any(job.target.id not in known for job in jobs) else None
 
 
 def _look_after(run_id: str, flags: Flags, manner: Manner) -> tuple[Run, int]:

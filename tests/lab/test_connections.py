@@ -60,7 +60,7 @@ def run(ctx):
 @pytest.fixture
 def host(lab: Lab) -> LabHost:
     """Return the host whose connections are cut here, and nowhere else."""
-    return lab.host("cut", guests=[guest(200)])
+    return lab.host("cut", guests=[guest(200), guest(201)])
 
 
 @pytest.fixture
@@ -78,10 +78,11 @@ def project(host: LabHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> P
 
 @pytest.fixture(autouse=True)
 def nothing_left(host: LabHost) -> Iterator[None]:
-    """Look into the guest, when all is over, for what a run has left there."""
+    """Look into the guests, when all is over, for what a run has left there."""
     yield
     host.heal()
-    _wait_until_empty(host.guest(200))
+    for number in (200, 201):
+        _wait_until_empty(host.guest(number))
 
 
 def _wait_until_empty(place: Guest, limit_s: float = 30) -> None:
@@ -245,7 +246,7 @@ def _detach(project: Project, *words: str) -> str:
     left = project.run("play", *words, "--detach", "--output", "json")
     assert left.status == 0, left
     document = left.document
-    assert (document["status"], document["counts"]["running"]) == ("detached", 1)
+    assert (document["status"], document["counts"]["running"]) == ("detached", len(document["outcomes"]))
     return str(document["run_id"])
 
 
@@ -311,6 +312,18 @@ def test_a_run_is_looked_after_from_another_machine(
     )
     nothing = project.run("attach", "20260101T000000Z-00000000", "--on", "cut/200", "--output", "json")
     assert nothing.outcome("cut/200")["error"]["code"] == "lease_expired"
+
+
+def test_each_target_of_a_run_from_another_machine_is_asked(
+    host: LabHost, project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who looked after one of them there knows nothing of the others, and must not take the run for complete."""
+    run_id = _detach(project, "family", "--on", "cut")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "elsewhere"))
+    for target in ("cut/200", "cut/201"):
+        ended = project.run("cancel", run_id, "--on", target, "--output", "json")
+        outcome = ended.outcome(target)
+        assert (ended.status, outcome["status"], outcome["survivors"]) == (0, "cancelled", 0)
 
 
 def test_a_program_left_alone_keeps_its_output(host: LabHost, project: Project) -> None:
