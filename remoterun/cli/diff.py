@@ -14,14 +14,13 @@ import typer
 
 from remoterun.cli import completing
 from remoterun.cli.apart import into_file, kept_files
-from remoterun.cli.opened import former_projects, opened, tolerances_of
+from remoterun.cli.opened import former_projects, opened, project_at_hand, tolerances_of
 from remoterun.cli.options import FileOption, Format, OutputOption, ProjectOption
 from remoterun.cli.output import tell, use_color, write, write_json
 from remoterun.cli.sharing import Shared, taking
 from remoterun.errors import ConfigError, Problem, clean, show
 from remoterun.history import History, HistoryError, default_folder
 from remoterun.model import RunStatus, parse_duration
-from remoterun.report.documents import plain
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -52,7 +51,7 @@ class Looking(Shared):
     @property
     def folder(self) -> str | None:
         """Return the name that runs of the project have kept."""
-        return None if self.project is None else str(plain(str(self.project.resolve())))
+        return None if self.project is None else project_at_hand(self.project)
 
     def around(self, given: Mapping[str, Any]) -> AbstractContextManager[None]:
         """Let the file of -o take the result."""
@@ -177,7 +176,8 @@ def diff(
         list[str] | None,
         typer.Argument(
             metavar="[RUN] [RUN]",
-            help="Ids, their beginnings, or last. One: that run and the one before it. None: the newest one.",
+            help="Ids, their beginnings, or last. One: that run and the one before it. None: the newest one of a "
+            "playbook or payload, in the project around this folder if there is one.",
             autocompletion=completing.runs,
         ),
     ] = None,
@@ -256,11 +256,12 @@ def _chosen(kept: History, names: list[str], playbook: str | None, flags: Lookin
 
 
 def _newest(kept: History, playbook: str | None, flags: Looking) -> tuple[Kept, Kept]:
-    newest = kept.comparable(playbook=playbook, project=flags.folder)
-    project = flags.folder or next((last.project for last in kept.runs(1)), "")
+    chosen = project_at_hand(flags.project)
+    newest = kept.comparable(playbook=playbook, project=chosen)
+    project = chosen or next((last.project for last in kept.runs(1)), "")
     hints = former_projects(kept, [project]) if newest is None or newest[1].project != project else []
     if newest is None:
-        playbooks, projects = playbook or "one playbook", flags.project or "one project"
+        playbooks, projects = playbook or "one playbook or payload", chosen or "one project"
         raise HistoryError("; ".join([f"there are no two runs of {playbooks} to compare, in {projects}", *hints]))
     for hint in hints:
         tell(f"remoterun: {hint}\n")

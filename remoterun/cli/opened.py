@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 from remoterun.cli.output import tell
 from remoterun.errors import ConfigError, clean
 from remoterun.history import History, default_folder
+from remoterun.report.documents import plain
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -36,6 +37,14 @@ def opened() -> Iterator[History]:
             yield history
     finally:
         progress.end()
+
+
+def project_at_hand(named: Path | None = None) -> str | None:
+    """Return the name that runs have kept of a project that may be gone, or else of the one around us, if any."""
+    from remoterun.inventory import find_project
+
+    root = find_project() if named is None else named.resolve()
+    return None if root is None else str(plain(str(root)))
 
 
 def former_projects(history: History, projects: Iterable[str]) -> list[str]:

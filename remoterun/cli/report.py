@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from remoterun.cli.apart import into_file, kept_files
-from remoterun.cli.opened import opened, tolerances_of
+from remoterun.cli.opened import opened, project_at_hand, tolerances_of
 from remoterun.cli.output import write, write_document
 from remoterun.errors import ConfigError, Problem
 from remoterun.history import HistoryError
-from remoterun.history.reading import LAST
 from remoterun.store import place_of
 
 if TYPE_CHECKING:
@@ -31,7 +30,8 @@ def report(
         list[str] | None,
         typer.Argument(
             metavar="[RUN]...",
-            help="Ids, their beginnings, or last for the newest, which is the default. Several make a timeline.",
+            help="Ids, their beginnings, or last for the newest of all. Several make a timeline. Default: the newest "
+            "of a playbook or payload, in the project around this folder if there is one.",
         ),
     ] = None,
     *,
@@ -40,6 +40,10 @@ def report(
         typer.Option(
             "--newest", min=1, max=1000, metavar="N", help="So many runs of the playbook that ran last, the newest."
         ),
+    ] = None,
+    playbook: Annotated[
+        str | None,
+        typer.Option("--playbook", metavar="PLAYBOOK", help="Without RUN: the newest of this playbook or payload."),
     ] = None,
     given: Annotated[
         list[str] | None,
@@ -59,7 +63,9 @@ def report(
     chosen = [name for name, value in (("RUN", runs), ("--newest", newest), ("--from", given)) if value]
     if len(chosen) > 1:
         raise ConfigError(Problem(path=chosen[1], message=f"goes with no {chosen[0]}: both say which runs to show"))
-    name, data = _of_documents(given) if given else _of_history(runs or [LAST], newest)
+    if playbook is not None and (runs or given):
+        raise ConfigError(Problem(path="--playbook", message=f"goes with no {chosen[0]}: both say which runs to show"))
+    name, data = _of_documents(given) if given else _of_history(runs, newest or 1, playbook)
     place = file if file is not None else f"remoterun-{re.sub(r'[^0-9A-Za-z_-]', '_', name)[:100]}.html"
     if place == _STDOUT:
         write_document(data)
@@ -70,20 +76,26 @@ def report(
     return 0
 
 
-def _of_history(names: Sequence[str], newest: int | None) -> tuple[str, bytes]:
+def _of_history(names: Sequence[str] | None, most: int, playbook: str | None) -> tuple[str, bytes]:
     """Make a page of kept runs, with what is different in each of them from the one before; name the newest too."""
     from remoterun.report.page import page
 
     with opened() as history:
-        if newest is None:
+        if names:
             found = list({kept.run_id: kept for kept in map(history.find, names)}.values())
         else:
-            every = history.runs()
-            found = [kept for kept in every if _line(kept) == _line(every[0])][:newest]
-        if not found:
-            raise HistoryError("no run has been kept yet")
+            found = _newest(history, most, playbook)
         data = page(map(history.run, found), _differences(history, found))
     return max(found, key=lambda kept: kept.started_at).run_id, data
+
+
+def _newest(history: History, most: int, playbook: str | None) -> list[Kept]:
+    project = project_at_hand()
+    newest = history.newest(playbook=playbook, project=project)
+    if newest is None:
+        what, where = playbook or "a playbook or payload", f" in {project}" if project else ""
+        raise HistoryError(f"no run of {what} has been kept{where}: name a RUN, such as last for the newest of all")
+    return [kept for kept in history.runs() if _line(kept) == _line(newest)][:most]
 
 
 def _line(kept: Kept) -> tuple[str, str]:

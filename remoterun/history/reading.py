@@ -28,6 +28,11 @@ if TYPE_CHECKING:
 LAST: Final = "last"
 """What a person may say instead of the id of the newest run."""
 _MOST_NAMED: Final = 5
+# Runs of one's own programs and scripts are those that need no pack: they are chosen by their name only.
+_CHOSEN: Final = (
+    "(playbook = ?1 OR (?1 IS NULL AND EXISTS (SELECT 1 FROM packs_of_runs WHERE run = number))) "
+    "AND (?2 IS NULL OR project = ?2)"
+)
 
 
 class HistoryError(ConfigError):
@@ -107,6 +112,10 @@ class History:
     def runs(self, limit: int | None = None) -> list[Kept]:
         """List the runs, the newest first."""
         return self._select("ORDER BY number DESC LIMIT ?", -1 if limit is None else limit)
+
+    def newest(self, *, playbook: str | None = None, project: str | None = None) -> Kept | None:
+        """Return the newest run of any playbook or payload, in any project, or of these."""
+        return next(iter(self._select(f"WHERE {_CHOSEN} ORDER BY number DESC LIMIT 1", playbook, project)), None)
 
     def find(self, name: str) -> Kept:
         """Return the run of an id, of an id's unique beginning, or the last one.
@@ -199,10 +208,10 @@ class History:
         return None if number is None else self._kept_of(number)
 
     def comparable(self, *, playbook: str | None = None, project: str | None = None) -> tuple[Kept, Kept] | None:
-        """Return the newest run that has one to compare it with, and that one first; of any, or of these."""
+        """Return the newest run that has one to compare it with, and that one first; chosen as by `newest`."""
         ended = self._database.execute(
-            "SELECT number FROM runs WHERE status IS NOT NULL AND status <> 'detached' "
-            "AND (?1 IS NULL OR playbook = ?1) AND (?2 IS NULL OR project = ?2) ORDER BY number DESC",
+            f"SELECT number FROM runs WHERE status IS NOT NULL AND status <> 'detached' AND {_CHOSEN} "  # noqa: S608  # our own
+            "ORDER BY number DESC",
             (playbook, project),
         ).fetchall()
         pairs = ((self.previous(kept), kept) for kept in (self._kept_of(number) for (number,) in ended))

@@ -48,6 +48,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
     (folder / "inventory.yaml").write_text(INVENTORY.format(python=sys.executable, folder=tmp_path), "utf-8")
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.chdir(tmp_path)  # with no project at hand
     for name in ("one", "two"):
         _save(tmp_path / name / "step_100/checkpoint.pt", 100)
     return Project(folder=folder)
@@ -130,6 +131,28 @@ def test_projects_with_targets_of_the_same_names_are_told_apart(project: Project
     assert _cli("history", "--project", str(tmp_path)).status == 2
 
 
+def test_what_is_compared_when_nothing_is_named(
+    project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two runs of `sh` have nothing in common but the word, and those of another project are not at hand."""
+    runs = [_audit(project, "--output", "json").document["run_id"] for _ in range(2)]
+    for _ in range(2):
+        project.run("exec", "--on", "one", "--", "sh", "-c", "true")
+    assert _cli("diff", "--output", "json").document["after"]["run_id"] == runs[1]
+    assert _cli("diff", "--playbook", "sh").status == 0
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "inventory.yaml").write_text("hosts: {}\n", "utf-8")
+    monkeypatch.chdir(other)
+    refused = _cli("diff")
+    assert (refused.status, f"no two runs of one playbook or payload to compare, in {other}" in refused.stderr) == (
+        2,
+        True,
+    )
+    monkeypatch.chdir(project.folder)
+    assert _cli("diff", "--output", "json").document["before"]["run_id"] == runs[0]
+
+
 def test_where_a_history_may_go_on_is_said(project: Project, tmp_path: Path) -> None:
     state, old, here = tmp_path / "state/remoterun", str(tmp_path / "old place"), str(project.folder)
     for day, where in enumerate((old, old, here)):
@@ -190,6 +213,7 @@ def test_what_takes_long_once_is_told(tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_a_file_that_cannot_be_written_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.chdir(tmp_path)
     for day in range(2):
         keep(tmp_path / "state/remoterun", run(day, audited("kpro6/200", [1])))
     for words in (["history"], ["diff"], ["report"], ["show", "last"], ["history", "--output", "json"]):

@@ -88,6 +88,33 @@ def test_the_newest_runs_of_a_playbook(project: Project) -> None:
     assert [run["run_id"] for run in shown] == [run["run_id"] for run in (first, *runs)]
 
 
+def test_without_a_name_the_newest_run_of_a_payload_in_this_project_is_shown(
+    project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project.payload("other", "def run(ctx):\n    ctx.emit({})\n")
+    other = project.run("play", "other", "--on", "all", "--output", "json").document
+    run = _play(project)
+    elsewhere = Project(folder=tmp_path / "elsewhere")
+    elsewhere.folder.mkdir()
+    (elsewhere.folder / "inventory.yaml").write_text(INVENTORY, "utf-8")
+    elsewhere.payload("look", LOOK)
+    away = _play(elsewhere)
+    program = project.run("exec", "--on", "all", "--output", "json", "--", "sh", "-c", "true").document
+    for words, shown in (
+        ([], run),
+        (["--newest", "3"], run),
+        (["--playbook", "other"], other),
+        (["--playbook", "sh"], program),
+        (["last"], program),
+    ):
+        assert _held(_report(*words, "-o", "-").stdout)["run-0"] == shown, words
+    monkeypatch.chdir(tmp_path)
+    assert _held(_report("-o", "-").stdout)["run-0"] == away
+    monkeypatch.chdir(elsewhere.folder)
+    assert "no run of other has been kept in " in _report("--playbook", "other").stderr
+    assert "--playbook: goes with no RUN" in _report("last", "--playbook", "other").stderr
+
+
 def test_documents_instead_of_the_history(project: Project) -> None:
     run = _play(project)
     (project.folder / "run.json").write_text(json.dumps(run))

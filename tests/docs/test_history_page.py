@@ -28,7 +28,7 @@ def _shown(beginning: str) -> str:
 
 def _printed(*words: str) -> str:
     environment = {**os.environ, "COLUMNS": "120"}
-    done = subprocess.run([*REMOTERUN, *words], capture_output=True, check=False, env=environment)
+    done = subprocess.run([*REMOTERUN, *words], capture_output=True, check=False, env=environment, cwd="/")
     assert done.returncode in (0, 1), done.stderr
     return done.stdout.decode()
 
