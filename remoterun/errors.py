@@ -176,7 +176,7 @@ CODES: Final[Mapping[str, Code]] = MappingProxyType(
         "connect_timeout": Code(
             _UNREACHABLE,
             "No usable SSH connection within the limit `connect`.",
-            "Check the address and firewall, or raise `limits.connect`.",
+            "Check the address and firewall, or raise `limits.connect` (`--limit connect=1m`).",
         ),
         "host_key_unknown": Code(
             _UNREACHABLE,
@@ -254,12 +254,12 @@ CODES: Final[Mapping[str, Code]] = MappingProxyType(
         "venv_missing": Code(
             _FAILED,
             "There is no virtual environment at that path on the target.",
-            "Set `venv` for this target; environments that were found are listed.",
+            "Set `venv` to one that was found; where none was, set `python: python3` instead to do without one.",
         ),
         "enter_timeout": Code(
             _TIMEOUT,
             "The target did not answer within the limit `enter`.",
-            "Is the host overloaded or the guest frozen? Raise `limits.enter` if it is only slow.",
+            "Is the host overloaded or the guest frozen? Raise `limits.enter` (`--limit enter=2m`) if it is only slow.",
         ),
         "enter_failed": Code(
             _FAILED,
@@ -270,7 +270,7 @@ CODES: Final[Mapping[str, Code]] = MappingProxyType(
         "upload_timeout": Code(
             _TIMEOUT,
             "The payload's code did not reach the target within the limit `upload`.",
-            "The link is slow or stalled: raise `limits.upload`.",
+            "The link is slow or stalled: raise `limits.upload` (`--limit upload=5m`).",
         ),
         "upload_damaged": Code(
             _FAILED,
@@ -292,7 +292,7 @@ CODES: Final[Mapping[str, Code]] = MappingProxyType(
         "nothing_to_check": Code(
             _FAILED,
             "The payload found nothing to check, which is never a pass.",
-            "Check the parameters; the message says where it looked.",
+            "Name another place: `remoterun check DIR`, or the payload's parameter for it (`--set root=DIR`).",
         ),
         "payload_failed": Code(
             _FAILED, "The payload said that it could not do its work.", "The message holds the payload's own words."
@@ -321,9 +321,11 @@ CODES: Final[Mapping[str, Code]] = MappingProxyType(
         "run_timeout": Code(
             _TIMEOUT,
             "The payload ran longer than the limit `run` and was killed.",
-            "Raise `limits.run` (or `none`), or narrow the work.",
+            "Raise `limits.run` (`--limit run=2h`, or `none`), or narrow the work.",
         ),
-        "total_timeout": Code(_TIMEOUT, "The target took longer than the limit `total`.", "Raise `limits.total`."),
+        "total_timeout": Code(
+            _TIMEOUT, "The target took longer than the limit `total`.", "Raise `limits.total` (`--limit total=4h`)."
+        ),
         "idle_timeout": Code(
             _LOST,
             "Nothing at all came from the target within the limit `idle`.",
@@ -332,7 +334,7 @@ CODES: Final[Mapping[str, Code]] = MappingProxyType(
         "stall_timeout": Code(
             _TIMEOUT,
             "The payload made no progress within the limit `stall` and was killed.",
-            "Is its storage hanging? Raise `limits.stall` if the work is only slow.",
+            "Is its storage hanging? Raise `limits.stall` (`--limit stall=30m`) if the work is only slow.",
         ),
         # collect
         "connection_lost": Code(
@@ -369,7 +371,7 @@ CODES: Final[Mapping[str, Code]] = MappingProxyType(
             "Run again; if it happens twice, something on the target writes into the channel.",
         ),
         # any phase
-        "cancelled": Code("cancelled", "The run was cancelled.", "Run again when ready."),
+        "cancelled": Code("cancelled", "The run was cancelled.", "`remoterun resume RUN` does what is left of it."),
         "earlier_step": Code(
             "not_started", "An earlier step of this target did not succeed.", "See the outcome of that step."
         ),

@@ -170,6 +170,9 @@ _LOGIN: Final = (
         _ORDINARY,
     ),
 )
+_NO_VENV: Final = (
+    "Correct `venv` for this target; or set `python: python3` instead of it (`--python python3`), to do without one."
+)
 _SILENT: Final = "Try `ssh HOST true` by hand: the login's shell, or a ForceCommand, may run no commands."
 _RULES: Final[Mapping[HopKind, tuple[_Rule, ...]]] = MappingProxyType(
     {
@@ -285,6 +288,7 @@ def _no_interpreter(target: Target, path: str, noise: str) -> TargetError:
         )
     if target.venv is not None:
         seen = seen or "; none was found in the usual places either"
+        hint = hint or (None if found else _NO_VENV)
         return TargetError("venv_missing", f"{target.id}: no virtual environment at {target.venv}{seen}", hint=hint)
     return TargetError("interpreter_missing", f"{target.id}: no Python at {path}{seen}", hint=hint)
 

@@ -51,6 +51,11 @@ def path_targets(paths: Sequence[str], flags: Flags, *, var: str) -> tuple[Targe
     )
 
 
+def is_path(target: Target) -> bool:
+    """Tell whether a target is a path on this machine: any other one without a guest is called as its host."""
+    return target.guest is None and target.id != target.host.key
+
+
 def absolute(text: str) -> Path:
     """Return an absolute path: ``~`` is the home folder unless there is a file of that name."""
     path = Path.cwd() / text

@@ -10,13 +10,14 @@ from remoterun.errors import ConfigError, Problem, show
 from remoterun.inventory import adhoc, words
 from remoterun.inventory.endpoints import jump_chain
 from remoterun.inventory.overrides import Flags, Overrides
+from remoterun.inventory.project import no_inventory
 from remoterun.inventory.selection import Index, build_index
 from remoterun.inventory.settings import Login, Settings
 from remoterun.records import dataclass
 from remoterun.store import read_bytes, remember
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from remoterun.inventory.adhoc import AdHoc
     from remoterun.model import Host, Target
@@ -138,10 +139,13 @@ class _Selecting:
             except ValueError as error:
                 self.problems.append(Problem(path=where, message=str(error)))
             except ConfigError as error:
-                self.problems += (
-                    Problem(path=where, message=each.message, nearest=each.nearest) for each in error.problems
-                )
+                self.problems += self._unmatched(where, pattern, error)
         return ids
+
+    def _unmatched(self, where: str, pattern: str, error: ConfigError) -> Iterable[Problem]:
+        if self._inventory.path is None and not self._inventory.targets:
+            return [Problem(path=where, message=f"{show(pattern)} matches no target: {no_inventory()}")]
+        return [Problem(path=where, message=each.message, nearest=each.nearest) for each in error.problems]
 
     def written_out(self, found: AdHoc) -> frozenset[str]:
         """Bring in a target that is written out in full."""

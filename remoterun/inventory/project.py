@@ -35,6 +35,26 @@ def find_project(start: Path | None = None, explicit: Path | None = None) -> Pat
         return None
 
 
+def no_inventory() -> str:
+    """Say where an inventory was looked for, when there is none, and what can be done without one."""
+    try:
+        here = str(Path.cwd())
+        found = find_project()
+        there = found is not None and (found / FILE_NAME).exists()
+    except (ConfigError, OSError):
+        here, found, there = "the working directory", None, False
+    if there:
+        where = "in the folder that --project names"
+    elif found is not None:
+        where = f"in {found}"
+    else:
+        where = f"in {here} or a folder above it (--project names another one)"
+    return (
+        f"there is no {FILE_NAME} {where}; without one, write a target in full (--on root@address or "
+        "--on root@address/200), or audit a folder of this machine with `remoterun check DIR`"
+    )
+
+
 def _folder(path: Path, said_by: str) -> Path:
     if not path.is_dir():
         raise ConfigError(Problem(path=said_by, message=f"{path} is not a folder: name the one that holds {FILE_NAME}"))

@@ -23,6 +23,7 @@ from remoterun.model import (
     format_duration,
 )
 from remoterun.remote import wire
+from remoterun.runner import advice
 from remoterun.runner.keep import FINDINGS_IN_MEMORY, MAX_CONTAINERS, MAX_RECORDS, Keep, memory_for
 from remoterun.runner.request import streams
 from remoterun.runner.spool import Shelf
@@ -182,7 +183,8 @@ class Collector:
     def _problem(self, value: dict[str, Json]) -> None:
         code, message = value.get("code"), str(value.get("message", ""))[:4000]
         if isinstance(code, str) and code in _TARGET_CODES:
-            raise TargetError(code, message)
+            hint = advice.not_started(self._job, message) if code == "start_failed" else None
+            raise TargetError(code, message, hint=hint and self._redactor.text(hint))
         if code == _RUNS_ALREADY:
             raise TargetError("connection_lost", message)
         raise TargetError("result_damaged", f"the target named a problem that does not exist: {code!r}"[:4000])
@@ -370,7 +372,7 @@ class Collector:
     def _told(self, error: Mapping[str, Json]) -> TargetError:
         kind, message = error.get("kind"), str(error.get("message", ""))[:4000]
         if kind == "nothing":
-            return TargetError("nothing_to_check", message)
+            return TargetError("nothing_to_check", message, hint=advice.nothing_found(self._job, message))
         if kind == "fail":
             return TargetError("payload_failed", message)
         if kind == "limit":
@@ -389,7 +391,8 @@ class Collector:
                 "payload_killed", f"the program was ended by {name}", hint=_CRASHED if name in _CRASHES else None
             )
         if status > 0:
-            raise TargetError("nonzero_exit", f"the program ended with exit status {status}")
+            message = f"the program ended with exit status {status}"
+            raise TargetError("nonzero_exit", message, hint=advice.exited(status))
 
 
 _HANDLERS: Final = {

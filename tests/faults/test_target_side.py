@@ -457,6 +457,13 @@ def test_a_program_of_the_target_ends(python: str, argv: tuple[bytes, ...], code
     assert words in _message(outcome)
 
 
+def test_the_path_that_a_missing_program_was_looked_for_in_is_the_one_that_programs_get() -> None:
+    given = play(ExecWork(argv=(b"/bin/sh", b"-c", b"printf %s $PATH"))).stdout.head.decode()
+    missing = play(ExecWork(argv=(b"no-such-program",)))
+    assert missing.error is not None
+    assert f"PATH={given};" in missing.error.hint
+
+
 @pytest.mark.parametrize(
     "work",
     [

@@ -252,7 +252,14 @@ def test_a_missing_venv_lists_those_that_are_there() -> None:
     assert "/opt/venv, /workspace/env" in error.message
     only = why(noise=f"no newline {mark}remoterun0 found /opt/venv/bin/python\n", status=127, where=where)
     assert "`venv: /opt/venv`" in only.hint
-    assert why(noise=mark, status=127, where=where).hint == CODES["venv_missing"].hint
+    assert error.hint == CODES["venv_missing"].hint
+
+
+def test_where_there_is_no_environment_at_all_one_can_do_without() -> None:
+    mark = "remoterun0 no-interpreter /root/venv/bin/python\n"
+    error = why(noise=mark, status=127, where=target(venv="/root/venv", interpreter="/root/venv/bin/python"))
+    assert "none was found in the usual places" in error.message
+    assert "set `python: python3` instead" in error.hint
 
 
 def test_an_environment_found_in_two_ways_is_one() -> None:

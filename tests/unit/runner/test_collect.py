@@ -7,6 +7,7 @@ import hashlib
 import json
 import struct
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from remoterun.errors import TargetError
+from remoterun.errors import CODES, TargetError
 from remoterun.events import Logged, OutputArrived, Progressed, RecordArrived
 from remoterun.model import (
     CacheWork,
@@ -471,6 +472,37 @@ def test_a_result_without_a_count_means_that_nothing_was_started() -> None:
     assert _refusal(collector).code == "start_failed"
 
 
+def _hint_of_no_start(argv: tuple[bytes, ...], *, redactor: Redactor | None = None, **options: Any) -> str:
+    collector = Collector(Job(target=TARGET, step=2, work=ExecWork(argv=argv), **options), redactor or Redactor({}))
+    said = {"code": "start_failed", "message": f"{argv[0].decode()}: No such file or directory"}
+    with pytest.raises(TargetError) as caught:
+        collector.handle(wire.PROBLEM, _json(said))
+    return caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("argv", "env", "words"),
+    [
+        ((b"echo hi",), {}, "start one with `-- sh -c 'echo hi'`"),
+        ((b"echo\x1b[2J hi",), {}, "start one with `-- sh -c COMMAND`"),
+        ((b"nvidia-smi",), {}, "not installed there, or not in PATH=/usr/local/sbin:"),
+        ((b"nvidia-smi",), {"PATH": "/opt/bin"}, "not in PATH=/opt/bin, as `env` says"),
+        ((b"a program", b"word"), {}, "not installed there"),
+        ((b"/opt/run.sh",), {}, "its first line (`#!`)"),
+    ],
+)
+def test_a_program_that_is_not_there_is_told_from_a_command_line(
+    argv: tuple[bytes, ...], env: dict[str, str], words: str
+) -> None:
+    assert words in _hint_of_no_start(argv, env=env)
+
+
+def test_a_programs_words_are_told_without_secrets() -> None:
+    hint = _hint_of_no_start((b"login --with hunter22",), redactor=Redactor({"PASSWORD": "hunter22"}))
+    assert "sh -c 'login --with" in hint
+    assert "hunter22" not in hint
+
+
 LIMITS = Limits(run=90.0, stall=600.0)
 _NOTHING = {"kind": "nothing", "message": "no checkpoint"}
 _CRASH = {"kind": "crash", "type": "ValueError", "message": "no"}
@@ -540,6 +572,32 @@ def test_the_missing_module_is_told_with_the_interpreter_that_lacks_it() -> None
     sender.say(wire.HELLO, {"interpreter": "/root/venv/bin/python"})
     sender.say(wire.ERROR, _MODULE)
     assert _refusal(sender.result(exit_status=1)).message == "No module named 'torch' in /root/venv/bin/python"
+
+
+@pytest.mark.parametrize(
+    ("message", "hint"),
+    [
+        ("no checkpoint below /a/b", "Look elsewhere with `--set root=DIR`, in a playbook under `params`."),
+        (
+            "no checkpoint below /a/b is called like run*",
+            "Look elsewhere with `--set root=DIR` or `--set match=VALUE`, in a playbook under `params`.",
+        ),
+        ("nothing", CODES["nothing_to_check"].hint),
+    ],
+)
+def test_where_there_is_nothing_to_check_the_parameter_is_named(message: str, hint: str) -> None:
+    work = replace(PAYLOAD, params={"root": "/a/b", "match": "run*", "empty": "", "depth": 3, "since": None})
+    sender = Sender(work)
+    sender.say(wire.ERROR, {"kind": "nothing", "message": message})
+    assert _refusal(sender.result(exit_status=1, done=False)).hint == hint
+
+
+@pytest.mark.parametrize(
+    ("status", "words"), [(1, ""), (126, "ls -l"), (127, "/usr/local/sbin:"), (137, "out-of-memory killer")]
+)
+def test_an_exit_status_of_which_more_is_known(status: int, words: str) -> None:
+    hint = _refusal(Sender(SCRIPT).result(done=False, exit_status=status)).hint
+    assert (words in hint) if words else not hint
 
 
 def test_a_script_is_done_when_it_ends() -> None:

@@ -1,0 +1,63 @@
+"""What a command says is to be done, where a newcomer's first tries fail."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.support.project import REMOTERUN, Project, Result
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    (tmp_path / "inventory.yaml").write_text("hosts: {here: {transport: local}}\n")
+    return Project(folder=tmp_path)
+
+
+def here(folder: Path, *words: str, **more: str) -> Result:
+    """Run a command line in a folder, whose project counts unless the environment names another."""
+    argv = [*REMOTERUN, *words]
+    environment = {name: value for name, value in os.environ.items() if name != "REMOTERUN_PROJECT"} | more
+    done = subprocess.run(argv, cwd=folder, env=environment, capture_output=True, timeout=120, check=False)
+    return Result(status=done.returncode, stdout=done.stdout, stderr=done.stderr.decode())
+
+
+def test_a_command_line_in_quotes(project: Project) -> None:
+    error = project.run("exec", "--on", "here", "--output", "json", "--", "echo hi").outcome("here")["error"]
+    assert error["message"] == "echo hi: No such file or directory"
+    assert "`-- sh -c 'echo hi'`" in error["hint"]
+
+
+def test_nothing_to_check_names_the_parameter_that_can_be_set(project: Project) -> None:
+    (project.folder / "empty").mkdir()
+    root = f"root={project.folder}/empty"
+    played = project.run("play", "check-ckpt", "--on", "here", "--set", root, "--output", "json")
+    assert "`--set root=DIR`" in played.outcome("here")["error"]["hint"]
+    checked = here(project.folder, "check", "empty", "--output", "json")
+    assert checked.outcome("empty")["error"]["hint"] == "Name another folder or file."
+
+
+def test_without_an_inventory_it_is_said_where_one_was_looked_for(tmp_path: Path) -> None:
+    folder = tmp_path / "inner"
+    folder.mkdir()
+    for words in (("play", "probe"), ("exec", "--on", "web", "--", "true")):
+        told = here(folder, *words)
+        assert told.status == 2
+        assert f"matches no target: there is no inventory.yaml in {folder} or a folder above it" in told.stderr
+        assert "--on root@address" in told.stderr
+        assert "`remoterun check DIR`" in told.stderr
+
+
+def test_a_folder_that_is_named_is_where_an_inventory_is_missing(tmp_path: Path) -> None:
+    (tmp_path / "bare").mkdir()
+    (tmp_path / "inventory.yaml").write_text("hosts: {here: {transport: local}}\n")
+    told = here(tmp_path, "inventory", "list", "--project", "bare")
+    assert "'all' matches no target: there is no inventory.yaml in the folder that --project names" in told.stderr
+    told = here(tmp_path, "inventory", "list", REMOTERUN_PROJECT=str(tmp_path / "bare"))
+    assert f"there is no inventory.yaml in {tmp_path}/bare; " in told.stderr
+    (tmp_path / "bare/inventory.yaml").write_text("hosts: {}\n")
+    told = here(tmp_path, "inventory", "list", "--project", "bare")
+    assert "the inventory has none" in told.stderr
