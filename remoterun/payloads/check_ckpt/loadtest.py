@@ -39,6 +39,7 @@ _MOST_BYTES = 1 << 20
 _MIB = 1 << 20
 # Signals that a loader brings on itself; any other came from outside.
 _CRASHES = (signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGFPE, signal.SIGILL)
+_ELSEWHERE = "; name an environment that can load it: `--venv DIR`, or `venv` of the target"
 _ADVICE = ("Weights only load failed", "Check the documentation")
 
 
@@ -249,10 +250,11 @@ def _answer(path: str, how: str, said: Dict[str, object]) -> _Answer:
     if how == _SAFETENSORS and "absent" in said:
         return _by_header(path)
     accepted, seconds = said["accepted"], said.get("seconds")
+    error = shortened(str(said.get("error", "")))
     return _Answer(
         path,
         accepted if isinstance(accepted, bool) else None,
-        shortened(str(said.get("error", ""))),
+        "%s%s" % (error, _ELSEWHERE) if "absent" in said else error,
         _BY[how] if isinstance(accepted, bool) else None,
         seconds if isinstance(seconds, float) else 0.0,
     )

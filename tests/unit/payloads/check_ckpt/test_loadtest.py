@@ -194,7 +194,7 @@ def test_without_torch_nobody_can_tell(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     zipped, whole, cut = json.loads(done.stdout)
     assert (zipped["accepted"], zipped["torch"]) == (None, None)
-    assert "No module named 'torch'" in zipped["error"]
+    assert zipped["error"].startswith("No module named 'torch'; name an environment that can load it: `--venv DIR`")
     assert (whole["accepted"], whole["by"], whole["error"]) == (True, "header", None)
     assert (cut["accepted"], cut["by"]) == (False, "header")
     assert "cut off" in cut["error"]
