@@ -146,12 +146,22 @@ def _known_hosts(host: Host, config: SSHConfig) -> tuple[str, ...]:
 
 def _existing(names: Sequence[str], *, must: bool = False) -> tuple[str, ...]:
     """Leave out files that are not there, as OpenSSH does; `must`: the inventory named them, so they have to be."""
-    paths = [Path(name).expanduser() for name in names]
-    missing = [str(path) for path in paths if not path.exists()]
+    kept: list[str] = []
+    missing: list[str] = []
+    for path in (Path(name).expanduser() for name in names):
+        try:
+            (kept if path.exists() else missing).append(str(path))
+        except OSError as error:
+            if must:
+                raise TargetError(
+                    "auth_failed",
+                    f"the identity file {path} can't be looked at: {error.strerror}",
+                    hint="Run as a user who may read it, or name another one as `identity_file` (`--identity`).",
+                ) from error
     if missing and must:
         raise TargetError(
             "auth_failed",
             f"there is no identity file {', '.join(missing)}",
             hint="Check `identity_file` in the inventory.",
         )
-    return tuple(str(path) for path in paths if path.exists())
+    return tuple(kept)
