@@ -332,7 +332,7 @@ def _remedy(page: Page, outcome: Outcome) -> None:
     if error and error.limit:
         value = format_duration(error.limit.value_s)
         page.line(
-            Span("limit: ", "hint"), Span(f"{error.limit.name} {value}, set by {error.limit.key}"), indent=2, hang=7
+            Span("limit: ", "hint"), Span(f"{error.limit.name} {value}, changed by {error.limit.key}"), indent=2, hang=7
         )
     if error and error.hint:
         page.line(Span("fix: ", "hint"), Span(error.hint), indent=2, hang=5)

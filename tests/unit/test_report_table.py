@@ -173,7 +173,7 @@ def test_a_failure_is_one_line_and_what_to_do() -> None:
 def test_the_limit_that_ended_it_is_named_with_its_key() -> None:
     cause = error("connect_timeout", "no answer", limit=("connect", 0.5, "defaults.limits.connect"))
     lines = lines_of(failed("connect_timeout", "", status=Status.UNREACHABLE, error=cause))
-    assert "  limit: connect 500ms, set by defaults.limits.connect" in lines
+    assert "  limit: connect 500ms, changed by defaults.limits.connect" in lines
 
 
 def test_a_message_of_several_lines_keeps_them() -> None:
