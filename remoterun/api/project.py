@@ -79,11 +79,7 @@ class Project:
 
     @classmethod
     def none(cls) -> Project:
-        """Return what is there without any folder.
-
-        Raises:
-            ConfigError: with every problem of the payloads' manifests.
-        """
+        """Return what is there without any folder."""
         from remoterun.catalog import Catalog
 
         return cls(root=None, inventory=Inventory.empty(), catalog=Catalog.load(None))
@@ -93,7 +89,7 @@ class Project:
         """Load the project at `root`, or the nearest one around the working directory.
 
         Raises:
-            ConfigError: with every problem of the inventory, or else of the payloads' manifests.
+            ConfigError: with every problem of the inventory.
         """
         from remoterun.catalog import Catalog
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -14,7 +15,7 @@ from remoterun.cli import completing
 from remoterun.cli.dryrun import show_plan
 from remoterun.cli.fitting import write_line
 from remoterun.cli.options import Flags, Format, OutputOption, ProjectOption
-from remoterun.cli.output import write, write_json
+from remoterun.cli.output import tell, write, write_json
 from remoterun.cli.perform import perform
 from remoterun.cli.sharing import taking
 from remoterun.errors import ConfigError
@@ -96,11 +97,20 @@ def new(
 ) -> int:
     """Write a small payload that works, into the project's payloads folder."""
     from remoterun.catalog import scaffold
-    from remoterun.inventory import find_project
+    from remoterun.inventory import FILE_NAME, find_project
 
     root = find_project(Path.cwd(), project) or Path.cwd()
     for path in scaffold(name, root / "payloads", kind.value):
         write(f"{path}\n")
+    where, play = shlex.quote(str(root)), f"remoterun play {name}"
+    if (root / FILE_NAME).is_file():
+        tell(f"to play it:\n  {play} --project {where} --on TARGET\n")
+    else:
+        tell(
+            f"nothing finds it here until there is an {FILE_NAME}; for one with this machine alone, and to play it:\n"
+            f"  echo 'hosts: {{here: {{transport: local}}}}' > {shlex.quote(str(root / FILE_NAME))}\n"
+            f"  {play} --project {where} --on here\n"
+        )
     return 0
 
 

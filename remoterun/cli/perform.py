@@ -58,7 +58,12 @@ def perform(
     at_work = [outcome for outcome in run.outcomes if outcome.status is Status.RUNNING]
     if at_work:
         count = f"{len(at_work)} target{'s are' if len(at_work) > 1 else ' is'}"
-        tell(f"{count} at work on run {run.run_id}: remoterun attach, collect or cancel {run.run_id}\n")
+        tell(
+            f"{count} at work on run {run.run_id}:\n"
+            f"  remoterun attach {run.run_id}   # watch it to its end\n"
+            f"  remoterun collect {run.run_id}  # fetch what is done by now\n"
+            f"  remoterun cancel {run.run_id}   # end it\n"
+        )
     return run, run.status.exit_code
 
 

@@ -298,6 +298,8 @@ def _totals(difference: Difference, folds: Sequence[Fold]) -> list[Span]:
         (sum(map(_counts, difference.unknown)), "unknown", "odd"),
         (len(difference.silent), "target without a result", "odd"),
         (kinds.count(Kind.TARGET_BACK), "target back", "good"),
+        (kinds.count(Kind.TARGET_NEW), "new target", "hint"),
+        (kinds.count(Kind.TARGET_LEFT), "target not asked", "dim"),
         (folded.count(Kind.FACT_CHANGED), "fact changed", "hint"),
         (folded.count(Kind.NUMBER_MOVED), "number moved", "hint"),
         (kinds.count(Kind.CHECKPOINT_NEW), "new checkpoint", "plain"),

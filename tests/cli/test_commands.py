@@ -6,6 +6,7 @@ import json
 import os
 import pty
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -208,6 +209,39 @@ def test_new_payload_plays_at_once(project: Project, kind: str) -> None:
     result = project.run("play", f"my-{kind}", "--set", f"root={project.folder}", "--output", "json")
     assert result.outcome("here")["status"] in {"ok", "findings"}, result.outcome("here")
     assert project.run("payload", "new", f"my-{kind}", "--kind", kind).status == 2
+
+
+def test_how_a_new_payload_is_played_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where there is no project yet: the commands can be pasted, and then it plays."""
+    folder = tmp_path / "a folder"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+    made = bare("payload", "new", "disk-speed")
+    assert made.status == 0
+    assert all(Path(line).is_file() for line in made.stdout.decode().splitlines())
+    first, *commands = made.stderr.splitlines()
+    assert first.startswith("nothing finds it here until there is an inventory.yaml")
+    script = "\n".join(commands).replace("remoterun", shlex.join(REMOTERUN))
+    monkeypatch.chdir("/")
+    done = subprocess.run(
+        ["/bin/sh", "-ec", f"{script} --set root='{folder}' --output json"], capture_output=True, check=True
+    )
+    assert json.loads(done.stdout)["outcomes"][0]["payload"]["name"] == "disk-speed"
+    monkeypatch.chdir(folder)
+    told = bare("payload", "new", "other", "--kind", "file").stderr
+    assert told == f"to play it:\n  remoterun play other --project '{folder}' --on TARGET\n"
+
+
+def test_what_can_be_done_with_a_detached_run_can_be_pasted(project: Project) -> None:
+    left = project.run("exec", "--on", "here", "--detach", "--", "sleep", "60")
+    first, *commands = left.stderr.splitlines()[-4:]
+    run_id = first.removeprefix("1 target is at work on run ").removesuffix(":")
+    assert [line.split("  #")[0].split() for line in commands] == [
+        ["remoterun", verb, run_id] for verb in ("attach", "collect", "cancel")
+    ]
+    script = commands[-1].replace("remoterun", shlex.join(REMOTERUN), 1)
+    assert subprocess.run(["/bin/sh", "-c", script], capture_output=True, check=False).returncode == 0
 
 
 @pytest.mark.parametrize("name", ["inventory", "playbook", "run", "error", "event"])

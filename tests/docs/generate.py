@@ -41,6 +41,7 @@ COMMANDS = (
     ("diff",),
     ("report",),
     ("history", "gc"),
+    ("history", "move"),
     ("audit",),
     ("schedule",),
     ("schedule", "show"),

@@ -401,6 +401,15 @@ def test_the_text_tells_everything_at_any_width() -> None:
     assert "resume from step_1" in difference_text(difference, width=100, color=False, verbose=1)
 
 
+@pytest.mark.parametrize(
+    ("first", "second", "said"), [((A, B), (A,), "1 target not asked"), ((A,), (A, B), "1 new target")]
+)
+def test_targets_that_come_and_go_are_counted(first: tuple[str, ...], second: tuple[str, ...], said: str) -> None:
+    before, after = (run(day, *(audited(target, []) for target in each)) for day, each in enumerate((first, second)))
+    text = difference_text(compare(before, after), width=80, color=False)
+    assert text.splitlines()[-1] == said
+
+
 def test_no_difference_is_said() -> None:
     same = run(0, audited(A, [3]))
     assert difference_text(compare(same, run(1, audited(A, [3]))), width=80, color=False).endswith(
