@@ -188,7 +188,8 @@ CODES: Final[Mapping[str, Code]] = MappingProxyType(
             _UNREACHABLE,
             "The host offers another key than the known or pinned one.",
             "Find out why before anything else (`remoterun hostkeys show --on TARGET` tells what it offers); if it was "
-            "reinstalled, remove the old entry (`ssh-keygen -R ADDRESS`) or pin, then `remoterun hostkeys accept`.",
+            "reinstalled, remove the old entry (`ssh-keygen -R ADDRESS`) or pin, "
+            "then `remoterun hostkeys accept --on TARGET`.",
         ),
         "auth_failed": Code(
             _UNREACHABLE,
