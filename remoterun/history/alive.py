@@ -12,9 +12,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _FOLDER: Final = "running"
-# Whoever looks at a lock, or clears it away, holds it for some microseconds, or longer on a busy machine.
-_BEGIN_S: Final = 0.25
-_LOOK_S: Final = 0.004
+# Whoever looks at a lock, or clears it away, holds it for some microseconds, or longer on a busy machine. Tries are
+# counted, and not time: a machine that stands still for a moment is no other process.
+_BEGIN_TRIES: Final = 125
+_LOOK_TRIES: Final = 3
 _PAUSE_S: Final = 0.002
 
 
@@ -40,7 +41,7 @@ class Alive:
         while True:
             fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
-                _lock(fd, fcntl.LOCK_EX, _BEGIN_S)
+                _lock(fd, fcntl.LOCK_EX, _BEGIN_TRIES)
                 if _is_at(path, fd):
                     return cls(path, fd)
             except BaseException:
@@ -64,7 +65,7 @@ def is_running(folder: Path, run_id: str) -> bool:
     except OSError:
         return False
     try:
-        _lock(fd, fcntl.LOCK_SH, _LOOK_S)
+        _lock(fd, fcntl.LOCK_SH, _LOOK_TRIES)
     except BlockingIOError:
         return True
     except OSError:
@@ -100,14 +101,13 @@ def _is_at(path: Path, fd: int) -> bool:
         return False
 
 
-def _lock(fd: int, kind: int, patience_s: float) -> None:
+def _lock(fd: int, kind: int, tries: int) -> None:
     """Take a lock; raises BlockingIOError when another process keeps it."""
-    give_up = time.monotonic() + patience_s
-    while True:
+    for left in reversed(range(tries)):
         try:
             fcntl.flock(fd, kind | fcntl.LOCK_NB)
         except BlockingIOError:
-            if time.monotonic() > give_up:
+            if not left:
                 raise
             time.sleep(_PAUSE_S)
         else:
