@@ -124,9 +124,10 @@ def _in_the_middle(project: Project, box: Guest, fault: Callable[[], None]) -> d
 
 
 def _told(outcome: dict[str, Any]) -> tuple[str, str, str | None]:
-    """Return status, phase and code; an error comes with the hint of its code."""
+    """Return status, phase and code; an error comes with the hint of its code, which may name the host."""
     error = outcome["error"]
-    assert error is None or error["hint"] == CODES[error["code"]].hint
+    host = outcome["target"].partition("/")[0]
+    assert error is None or error["hint"] == CODES[error["code"]].hint.replace("--on TARGET", f"--on {host}")
     return outcome["status"], outcome["phase"], error and error["code"]
 
 
