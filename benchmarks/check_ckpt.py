@@ -5,6 +5,7 @@ the first run there, with their compiled code from the second on.
 """
 
 from __future__ import annotations
+import __future__
 
 import argparse
 import json
@@ -19,7 +20,6 @@ import zlib
 from collections.abc import Sequence
 from hashlib import blake2b
 from pathlib import Path
-from types import CodeType
 from typing import Any
 
 from benchmarks.measure import Sample, line, median, run_once, run_turns
@@ -138,9 +138,10 @@ class Bench:
         return [sys.executable, "-E", "-u", str(self.start), str(place)]
 
     @staticmethod
-    def _runtime(libraries: Sequence[str]) -> CodeType:
-        source = zlib.decompress(program()).split(b"\0")[1]
-        return compile(source + f"\nsys.path[:0] = {libraries!r}".encode(), "<remoterun>", "exec", dont_inherit=True)
+    def _runtime(libraries: Sequence[str]) -> bytes:
+        source = zlib.decompress(program()).split(b"\0")[1] + f"\nsys.path[:0] = {libraries!r}".encode()
+        flags = __future__.annotations.compiler_flag
+        return marshal.dumps(compile(source, "<remoterun>", "exec", flags, dont_inherit=True))
 
     def floor(self, path: Path, *, workers: int, libraries: bool = False) -> list[str]:
         """Return how to read one file with the same libraries, and next to nothing else."""
