@@ -248,6 +248,16 @@ def test_arrays_of_all_sizes_that_are_written_as_text(tmp_path: Path, engine: st
     assert record["params"] == 5
 
 
+@pytest.mark.parametrize("engine", ENGINES)
+def test_text_is_looked_at_chunk_by_chunk(tmp_path: Path, engine: str) -> None:
+    """More than is read at a time: what is odd stands in the second chunk, and only there."""
+    array = np.ones(400_000)
+    array[[390_000, 399_999]] = np.nan, np.inf
+    heard = audit(save({"model": {"w": torch.ones(5)}, "ema_state": {"a": array}}, tmp_path / "c.pt"), engine=engine)
+    record = heard.record
+    assert (record["nan_weights"], record["inf_weights"], record["unchecked"]) == (1, 1, [])
+
+
 def test_more_text_than_is_held_is_named(tmp_path: Path) -> None:
     arrays = {f"a{number}": np.zeros(300_000) for number in range(4)}
     heard = audit(save({"model": {"w": torch.ones(5)}, "arrays": arrays}, tmp_path / "c.pt"))
