@@ -8,7 +8,6 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -160,19 +159,6 @@ def test_payloads_that_is_no_folder_is_a_problem(tmp_path: Path) -> None:
     # Nobody knows what it would hide.
     assert "payloads: can't be read: Not a directory" in refusal(catalog, "probe")
     assert len(catalog.problems) == 1
-
-
-@pytest.fixture
-def nobody() -> Iterator[None]:
-    """Give up root for the length of a test, because root looks everywhere."""
-    if os.geteuid() != 0:
-        yield
-        return
-    os.seteuid(65534)
-    try:
-        yield
-    finally:
-        os.seteuid(0)
 
 
 @pytest.mark.usefixtures("nobody")

@@ -11,7 +11,6 @@ import tempfile
 import textwrap
 import zipfile
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
@@ -20,9 +19,6 @@ from hypothesis import strategies as st
 from remoterun.catalog import PACK_LIMIT, Catalog, Member, PayloadInfo, canonical_zip
 from remoterun.errors import ConfigError
 from tests.support.lab.pythons import pythons
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -219,19 +215,6 @@ def test_a_pack_has_a_biggest_size(tmp_path: Path) -> None:
     message = refusal(info)
     assert "holds 16,777,217 bytes, more than the 16,777,216" in message
     assert "big.bin (16,777,217)" in message
-
-
-@pytest.fixture
-def nobody() -> Iterator[None]:
-    """Give up root for the length of a test, because root reads everything."""
-    if os.geteuid() != 0:
-        yield
-        return
-    os.seteuid(65534)
-    try:
-        yield
-    finally:
-        os.seteuid(0)
 
 
 @pytest.mark.usefixtures("nobody")
