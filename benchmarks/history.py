@@ -46,6 +46,8 @@ def main() -> None:
 
 def _ask(state: Path, size: int) -> None:
     os.environ["XDG_STATE_HOME"] = str(state)
+    # In a project's folder, only the runs of that project are asked about.
+    os.chdir(state)
     program = str(Path(sys.executable).parent / "remoterun")
     result: dict[str, float] = {"mb": round(size / 1e6, 1)}
     for words in (["diff"], ["history"], ["history", "--target", "host0/200"], ["runs"]):
