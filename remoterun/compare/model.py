@@ -54,7 +54,7 @@ class Identity:
     """Name a finding so that it is the same in every run that has it; its wording and numbers may change.
 
     `payload` is the name of the payload that found it, `path` the file on the target that it is about, `tensor` the
-    tensor in it; the last two are empty when the payload said none.
+    tensor in it, or else the record of an archive; the last two are empty when the payload said none.
     """
 
     target: str

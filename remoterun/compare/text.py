@@ -117,9 +117,9 @@ class Writer:
             return
         self._title(title)
         told = [
-            (each, tuple(dict.fromkeys(other.identity.target for other in equal)), until.get(each.identity.key, ""))
-            for equal in _grouped(shown, lambda each: (_alike(each), until.get(each.identity.key)))
-            for each in equal[:1]
+            (each, targets, until.get(each.identity.key, ""))
+            for equal in _grouped(shown, lambda each: until.get(each.identity.key))
+            for each, targets in folded_standing(equal)
         ]
         told.sort(key=lambda item: (-item[0].finding.severity.rank, len(item[1])))
         for group in _grouped(told, lambda item: (item[0].identity.rule, item[1], item[0].since, item[2])):
@@ -266,6 +266,13 @@ def _in_order(changes: list[tuple[_T, tuple[str, ...]]]) -> Iterator[tuple[tuple
         yield from ((pair, index > 0) for index, pair in enumerate(group))
 
 
+def folded_standing(standing: Iterable[Standing]) -> list[tuple[Standing, tuple[str, ...]]]:
+    """Tell equal findings once, each with the targets that have it."""
+    return [
+        (equal[0], tuple(dict.fromkeys(each.identity.target for each in equal))) for equal in _grouped(standing, _alike)
+    ]
+
+
 def _alike(standing: Standing) -> tuple[object, ...]:
     identity = standing.identity
     return identity.rule, standing.finding.severity, identity.subject, identity.tensor, standing.since
@@ -290,37 +297,32 @@ def _number(name: str, value: float) -> str:
 
 def _totals(difference: Difference, folds: Sequence[Fold]) -> list[Span]:
     kinds = [change.kind for change in difference.changes]
+    # What is of severity info is never counted with what may be wrong.
+    calm = [change.kind for change in difference.changes if isinstance(change, FindingChange) and change.routine]
     folded = [each.change.kind for each in folds]
     counts: list[tuple[int, str, Style]] = [
-        (kinds.count(Kind.FINDING_NEW), "new finding", "bad"),
-        (kinds.count(Kind.FINDING_GONE), "finding gone", "good"),
+        (kinds.count(Kind.FINDING_NEW) - calm.count(Kind.FINDING_NEW), "new finding{s}", "bad"),
+        (kinds.count(Kind.FINDING_GONE) - calm.count(Kind.FINDING_GONE), "finding{s} gone", "good"),
         (sum(map(_counts, difference.persisting)), "still there", "warn"),
         (sum(map(_counts, difference.unknown)), "unknown", "odd"),
-        (len(difference.silent), "target without a result", "odd"),
-        (kinds.count(Kind.TARGET_BACK), "target back", "good"),
-        (kinds.count(Kind.TARGET_NEW), "new target", "hint"),
-        (kinds.count(Kind.TARGET_LEFT), "target not asked", "dim"),
-        (folded.count(Kind.FACT_CHANGED), "fact changed", "hint"),
-        (folded.count(Kind.NUMBER_MOVED), "number moved", "hint"),
-        (kinds.count(Kind.CHECKPOINT_NEW), "new checkpoint", "plain"),
-        (kinds.count(Kind.CHECKPOINT_VANISHED), "checkpoint gone", "plain"),
+        (calm.count(Kind.FINDING_NEW), "new of severity info", "dim"),
+        (calm.count(Kind.FINDING_GONE), "gone of severity info", "dim"),
+        (len(difference.silent), "target{s} without a result", "odd"),
+        (kinds.count(Kind.TARGET_BACK), "target{s} back", "good"),
+        (kinds.count(Kind.TARGET_NEW), "new target{s}", "hint"),
+        (kinds.count(Kind.TARGET_LEFT), "target{s} not asked", "dim"),
+        (folded.count(Kind.FACT_CHANGED), "fact{s} changed", "hint"),
+        (folded.count(Kind.NUMBER_MOVED), "number{s} moved", "hint"),
+        (kinds.count(Kind.CHECKPOINT_NEW), "new checkpoint{s}", "plain"),
+        (kinds.count(Kind.CHECKPOINT_VANISHED), "checkpoint{s} gone", "plain"),
     ]
     spans: list[Span] = [] if difference.changed else [Span("nothing is different", "good")]
     for count, what, style in counts:
         if count:
             spans += [Span(", ")] if spans else []
-            spans.append(Span(_counted(count, what), style, solid=True))
+            spans.append(Span(f"{count} {what.format(s='' if count == 1 else 's')}", style, solid=True))
     return spans
 
 
 def _counts(standing: Standing) -> bool:
     return standing.finding.severity is not Severity.INFO
-
-
-def _counted(count: int, what: str) -> str:
-    noun, _, rest = what.partition(" ")
-    if noun in {"still", "unknown"}:
-        return f"{count} {what}"
-    if noun == "new":
-        return f"{count} new {rest if count == 1 else rest + 's'}"
-    return f"{plural(count, noun)} {rest}"

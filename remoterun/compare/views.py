@@ -100,7 +100,7 @@ def identity_of(finding: Finding, payload: str, target: str) -> Identity:
         rule=_text(finding.rule),
         subject=_text(finding.subject),
         path=_text(finding.data.get("file")),
-        tensor=_text(finding.data.get("tensor")),
+        tensor=_text(finding.data.get("tensor")) or _text(finding.data.get("record")),
     )
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 from remoterun.errors import clean
 from remoterun.model import Captured, Outcome, Status
 from remoterun.model.times import seconds_between
+from remoterun.report.severities import severities_of
 from remoterun.report.text import last_lines
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ def _case(run: Run, outcome: Outcome, *, several: bool) -> Element:
     if outcome.status in _SKIPPED:
         _say(SubElement(case, "skipped"), _cause(outcome))
     elif outcome.status is Status.FINDINGS:
-        _say(SubElement(case, "failure", type="findings"), _severities(ranked), told)
+        _say(SubElement(case, "failure", type="findings"), ", ".join(severities_of([outcome])), told)
     elif outcome.status is not Status.OK:
         code = outcome.error.code if outcome.error else outcome.status.value
         hint = outcome.error.hint if outcome.error else ""
@@ -126,12 +126,6 @@ def _cause(outcome: Outcome) -> str:
     """Say how an outcome ended: status, phase and message."""
     message = f": {outcome.error.message}" if outcome.error else ""
     return f"{outcome.status.value} ({outcome.phase.value}){message}"
-
-
-def _severities(ranked: Sequence[Finding]) -> str:
-    """Count findings by severity: ``2 bad, 1 info``."""
-    counts = Counter(finding.severity.value for finding in ranked)
-    return ", ".join(f"{count} {severity}" for severity, count in counts.items())
 
 
 def _finding(finding: Finding) -> str:

@@ -14,13 +14,13 @@ from remoterun.model import (
     Phase,
     Run,
     RunStatus,
-    Severity,
     Status,
     format_duration,
 )
 from remoterun.model.times import seconds_between
 from remoterun.records import dataclass
 from remoterun.report import rows
+from remoterun.report.severities import severities_of
 from remoterun.report.text import (
     STATUS_STYLE,
     Page,
@@ -102,7 +102,7 @@ def outcome_line(outcome: Outcome, survey: rows.Survey | None = None) -> list[Sp
     total = outcome.timings_s.get("total")
     time = [human_seconds(total)] if total is not None else []
     harvest = _harvest(survey or rows.Survey(outcome.records))
-    return [_status(outcome), Span(f"  {', '.join([*harvest, *_severities([outcome]), *time])}", "dim")]
+    return [_status(outcome), Span(f"  {', '.join([*harvest, *severities_of([outcome]), *time])}", "dim")]
 
 
 def _harvest(survey: rows.Survey) -> list[str]:
@@ -396,7 +396,7 @@ def _totals(run: Run) -> list[Span]:
         if matching:
             separator = "" if len(spans) == 1 else ", "
             spans += [Span(separator), Span(counted(len(matching), status), STATUS_STYLE[status], solid=True)]
-            severities = ", ".join(_severities(matching))
+            severities = ", ".join(severities_of(matching))
             spans += (
                 [Span(" "), Span(f"({severities})", solid=True)] if severities and status is Status.FINDINGS else []
             )
@@ -404,14 +404,3 @@ def _totals(run: Run) -> list[Span]:
     spans += [Span(" "), Span(f"in {human_seconds(seconds)}", solid=True)] if seconds is not None else []
     cut_short = run.status in {RunStatus.INTERRUPTED, RunStatus.TERMINATED}
     return [*spans, *([Span(f"; {run.status}", "bad")] if cut_short else [])]
-
-
-def _severities(outcomes: Sequence[Outcome]) -> list[str]:
-    """Count what was found by its worst severity: a checkpoint with three findings is one bad checkpoint."""
-    worst: dict[tuple[int, str], Severity] = {}
-    for index, outcome in enumerate(outcomes):
-        for finding in outcome.findings:
-            key = index, finding.subject
-            worst[key] = max(worst.get(key, finding.severity), finding.severity, key=lambda severity: severity.rank)
-    found = list(worst.values())
-    return [f"{found.count(severity)} {severity.value}" for severity in reversed(Severity) if severity in found]

@@ -82,8 +82,9 @@ function upwards(byPath, file) {
 // --- what is different from the run before ---
 
 const key = (parts) => JSON.stringify(parts.map((part) => (typeof part === "string" ? part : "")));
+const partOf = (data) => (typeof data.tensor === "string" && data.tensor) || data.record;
 const identity = (row, finding) =>
-  key([row.outcome.target, map(row.outcome.payload).name, finding.rule, finding.subject, map(finding.data).file, map(finding.data).tensor]);
+  key([row.outcome.target, map(row.outcome.payload).name, finding.rule, finding.subject, map(finding.data).file, partOf(map(finding.data))]);
 const identityOf = (each) => key([each.target, each.payload, each.rule, each.subject, each.path, each.tensor]);
 
 function changesOf(difference) {

@@ -78,6 +78,17 @@ def test_each_tensor_has_a_finding_of_its_own() -> None:
     assert [change.identity.tensor for change in new if change.kind is Kind.FINDING_NEW] == ["model.wpe"]
 
 
+def test_each_record_of_an_archive_has_a_finding_of_its_own() -> None:
+    first, second = (
+        nan(1, rule="CK022", data={"file": path_of(1), "tensors": [name], "record": f"checkpoint/data/{number}"})
+        for number, name in enumerate(("model.a", "model.b"))
+    )
+    known = run(0, audited(A, [1], first, second))
+    found = compare(known, run(1, audited(A, [1], second)))
+    assert [each.identity.tensor for each in found.persisting] == ["checkpoint/data/1"]
+    assert [each.kind for each in found.changes] == [Kind.FINDING_GONE]
+
+
 def test_a_checkpoint_that_vanishes_takes_its_findings_along() -> None:
     difference = compare(run(0, audited(A, [3, 2], nan(3))), run(1, audited(A, [2])))
     assert told(difference) == [("finding_gone", A), ("checkpoint_vanished", A)]
@@ -408,6 +419,14 @@ def test_targets_that_come_and_go_are_counted(first: tuple[str, ...], second: tu
     before, after = (run(day, *(audited(target, []) for target in each)) for day, each in enumerate((first, second)))
     text = difference_text(compare(before, after), width=80, color=False)
     assert text.splitlines()[-1] == said
+
+
+def test_what_is_of_severity_info_is_counted_apart() -> None:
+    calm = nan(1, rule="CK069", severity=Severity.INFO)
+    text = difference_text(
+        compare(run(0, audited(A, [1])), run(1, audited(A, [1], calm, nan(1)))), width=80, color=False
+    )
+    assert text.endswith("\n1 new finding, 1 new of severity info\n")
 
 
 def test_no_difference_is_said() -> None:
