@@ -36,6 +36,8 @@ MAX_FINDINGS: Final = 10
 """Findings shown of one subject without -v."""
 MAX_SKIPPED: Final = 5
 """Files named that a summary says were not checked, without -v."""
+MAX_TRAININGS: Final = 20
+"""Trainings told apart at the foot of an outcome, without -v."""
 MAX_ITEMS: Final = 16
 """Items shown of a list inside a record without -v."""
 _NARROWEST: Final = 16
@@ -375,13 +377,19 @@ def summary_line(page: Page, record: Mapping[str, Json], *, verbose: int) -> Non
     if "resume_from" not in record or verbose > 1:
         record_lines(page, record, verbose=verbose)
         return
-    best, verdicts = record["resume_from"], record.get("verdicts")
-    if best is not None:
+    best, verdicts, trainings = record["resume_from"], record.get("verdicts"), record.get("trainings")
+    if best is not None and isinstance(trainings, list) and len(trainings) > 1:
+        _training_lines(page, trainings, verbose=verbose)
+    elif best is not None:
         page.line(Span("resume from "), Span(scalar(best), "good"), indent=2)
     elif isinstance(verdicts, dict) and verdicts.get("unchecked"):
         page.line(Span("resume from: not known, since no values were checked", "hint"), indent=2)
     else:
         page.line(Span("resume from: none of these checkpoints", "bad"), indent=2)
+    unfinished = verdicts.get("in_progress") if isinstance(verdicts, dict) else None
+    if isinstance(unfinished, int) and unfinished > 0:
+        what = plural(unfinished, "checkpoint that is not finished", "checkpoints that are not finished")
+        page.line(Span("not judged   ", "warn"), Span(what), indent=2, hang=13)
     skipped = record.get("skipped")
     for item in (skipped if verbose else skipped[:MAX_SKIPPED]) if isinstance(skipped, list) else ():
         what = scalar(item)
@@ -390,6 +398,19 @@ def summary_line(page: Page, record: Mapping[str, Json], *, verbose: int) -> Non
         page.line(Span("not checked  ", "warn"), Span(what), indent=2, hang=13)
     if isinstance(skipped, list) and len(skipped) > MAX_SKIPPED and not verbose:
         page.line(Span(f"... and {len(skipped) - MAX_SKIPPED} more not checked; -v shows them", "dim"), indent=2)
+
+
+def _training_lines(page: Page, trainings: Sequence[Json], *, verbose: int) -> None:
+    """Say for each of several trainings where to resume it."""
+    shown = trainings if verbose else trainings[:MAX_TRAININGS]
+    for each in shown:
+        best, folder = (each.get("resume_from"), scalar(each.get("folder"))) if isinstance(each, dict) else (None, "?")
+        if best is None:
+            page.line(Span(f"resume from: none of the checkpoints in {folder}", "bad"), indent=2, hang=2)
+        else:
+            page.line(Span("resume from "), Span(scalar(best), "good"), Span(f"  in {folder}", "dim"), indent=2, hang=2)
+    if len(shown) < len(trainings):
+        page.line(Span(f"... and {len(trainings) - len(shown)} more trainings; -v shows them", "dim"), indent=2)
 
 
 def _below(root: Json, path: Json) -> str:

@@ -177,6 +177,35 @@ def test_nothing_to_check_is_no_pass_and_keeps_nobody_else(folder: Path) -> None
     assert result.outcome("good")["status"] == "ok"
 
 
+def test_what_is_not_finished_is_no_pass(folder: Path) -> None:
+    """`check ckpt.pt && deploy` does not go on with a file that nobody has judged."""
+    path = folder / "good" / "step_1000" / "checkpoint.pt"
+    with path.open("r+b") as writer:
+        writer.truncate(9000)
+        alone = check(folder, str(path.relative_to(folder)), "--output", "json", "--no-cache")
+        shutil.copytree(folder / "bad" / "step_4000", folder / "good" / "step_500")
+        beside = check(folder, "good", "--no-cache")
+    assert alone.status == 3, alone
+    outcome = alone.outcome(str(path.relative_to(folder)))
+    assert (outcome["status"], outcome["error"]["code"]) == ("failed", "nothing_to_check")
+    assert "nothing is finished: checkpoint.pt; run again" in outcome["error"]["message"]
+    assert [record.get("verdict") for record in outcome["records"]] == ["in_progress", None]
+    assert beside.status == 0, beside
+    assert beside.stdout.decode().splitlines()[-4:-2] == [
+        "  resume from step_500",
+        "  not judged   1 checkpoint that is not finished",
+    ]
+
+
+def test_each_training_is_resumed_from_its_own(folder: Path) -> None:
+    result = check(folder, ".", "--no-cache")
+    assert result.status == 1, result
+    assert result.stdout.decode().splitlines()[-4:-2] == [
+        "  resume from step_4000  in bad",
+        "  resume from step_1000  in good",
+    ]
+
+
 def test_a_dry_run_starts_nothing(folder: Path) -> None:
     words = ("good", "bad", "--set", "newest=2", "--ignore", "CK028", "--severity", "CK120=bad", "--dry-run")
     jobs = check(folder, *words, "--output", "json").document["jobs"]

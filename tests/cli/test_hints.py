@@ -40,6 +40,15 @@ def test_nothing_to_check_names_the_parameter_that_can_be_set(project: Project) 
     assert checked.outcome("empty")["error"]["hint"] == "Name another folder or file."
 
 
+def test_what_is_not_finished_is_no_pass_of_a_play(project: Project) -> None:
+    (project.folder / "runs").mkdir()
+    (project.folder / "runs" / "step_5.pt.tmp").write_bytes(b"half")
+    root = f"root={project.folder}/runs"
+    played = project.run("play", "check-ckpt", "--on", "here", "--set", root, "--output", "json")
+    assert played.status == 3
+    assert "nothing is finished: step_5.pt.tmp; run again" in played.outcome("here")["error"]["message"]
+
+
 def test_without_an_inventory_it_is_said_where_one_was_looked_for(tmp_path: Path) -> None:
     folder = tmp_path / "inner"
     folder.mkdir()

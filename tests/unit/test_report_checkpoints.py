@@ -115,6 +115,29 @@ def test_of_headers_alone_nobody_knows_where_to_resume() -> None:
     assert lines_of(checkpoint(1), {**unknown, "verdicts": 3})[-1] == "  resume from: none of these checkpoints"
 
 
+def test_each_of_several_trainings_is_told_at_the_foot() -> None:
+    trainings: list[Json] = [
+        {"folder": "run-a", "resume_from": "step_2"},
+        {"folder": ".", "resume_from": None},
+        "hostile",
+    ]
+    verdicts: Json = {"ok": 1, "in_progress": 2}
+    assert lines_of(checkpoint(1), {**SUMMARY, "trainings": trainings, "verdicts": verdicts})[1:] == [
+        "  resume from step_2  in run-a",
+        "  resume from: none of the checkpoints in .",
+        "  resume from: none of the checkpoints in ?",
+        "  not judged   2 checkpoints that are not finished",
+    ]
+    for one in ([], trainings[:1], 3, None):
+        assert lines_of(checkpoint(1), {**SUMMARY, "trainings": one})[-1] == "  resume from step_2"
+    many: dict[str, Json] = {**SUMMARY, "trainings": [trainings[0]] * 30}
+    assert lines_of(checkpoint(1), many)[-1] == "  ... and 10 more trainings; -v shows them"
+    assert len(lines_of(checkpoint(1), many, verbose=1)) > 30
+    nothing: dict[str, Json] = {"kind": "summary", "resume_from": None, "verdicts": {"unchecked": 2}}
+    told = lines_of(checkpoint(1), {**nothing, "trainings": trainings})
+    assert told[-1] == "  resume from: not known, since no values were checked"
+
+
 def test_many_checkpoints_with_nothing_found_are_counted() -> None:
     records = [checkpoint(step, verdict="ok" if step % 2 else "unchecked") for step in range(250)]
     assert "... and 50 more checkpoints that are unchecked or ok; -v shows all" in lines_of(*records)[200]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fnmatch
 import gc
 import os
 import time
@@ -18,7 +17,7 @@ from .scan.engines import EngineError, choose_engine
 from .series.memory import Memory
 from .series.store import Store, open_store
 from .settings import Settings, settings_of
-from .summary import overall, summary
+from .summary import all_unfinished, overall, summary
 
 if TYPE_CHECKING:
     from remoterun.remote.runtime import Context
@@ -66,6 +65,9 @@ def _run(ctx: Context, settings: Settings, clock: Callable[[], float]) -> None:
     auditor.ignored.update(ignored)
     last = summary(settings.root, discovery, auditor.judged)
     ctx.emit({**last, "ignored": dict(auditor.ignored)} if auditor.ignored else last)
+    unfinished = all_unfinished(auditor.judged)
+    if unfinished:
+        ctx.nothing(unfinished)
 
 
 def _discover(ctx: Context, settings: Settings) -> Discovery:
@@ -96,7 +98,11 @@ def _tell_missing(root: str, error: OSError) -> str:
 
 def _choose(ctx: Context, settings: Settings, discovery: Discovery, now: float) -> List[Unit]:
     found = newest_first(discovery.units)
-    named = [each for each in found if settings.match is None or fnmatch.fnmatchcase(each.name, settings.match)]
+    named = found
+    if settings.match is not None:
+        import fnmatch
+
+        named = [each for each in found if fnmatch.fnmatchcase(each.name, settings.match)]
     since = settings.since
     chosen = named if since is None else [each for each in named if each.mtime_ns / 1e9 >= _moment(since, now)]
     if chosen:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Dict, Iterator, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, Dict, Iterator, List, Optional, Sequence, Tuple
 
 from .find.names import step_in_name
 from .model import Found, clean_text
 from .records import Record
 from .rules.catalogue import IN_PROGRESS, OK
 from .rules.rule import BAD, SUSPECT
+from .series.naming import place_of
 
 if TYPE_CHECKING:
     from .find.discover import Discovery
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
 
 # What keeps a checkpoint from being resumed from.
 _TOLD = {BAD: "damaged", SUSPECT: "suspect", IN_PROGRESS: "not finished"}
+# Trainings that are told apart.
+_MOST_TRAININGS = 100
+_MOST_NAMED = 3
 
 
 class Judged(Record):
@@ -38,17 +42,72 @@ def summary(root: str, discovery: Discovery, judged: Sequence[Judged]) -> Dict[s
         if not each.companion:
             verdicts[each.verdict] = verdicts.get(each.verdict, 0) + 1
     best = newest_good(judged)
+    told = trainings(judged)
     return {
         "kind": "summary",
         "checkpoints": sum(verdicts.values()),
         "verdicts": verdicts,
         "resume_from": None if best is None else clean_text(best.unit.name),
         "resume_path": None if best is None else clean_text(best.unit.path, 4000),
+        "trainings": [_training(folder, members) for folder, members in list(told.items())[:_MOST_TRAININGS]],
+        **({"trainings_count": len(told)} if len(told) > _MOST_TRAININGS else {}),
         "root": clean_text(root, 4000),
         "found": len(discovery.units),
         "companions": [clean_text(each.unit.name) for each in judged if each.companion][:100],
         "skipped": [{"path": clean_text(each.path, 1000), "reason": each.reason} for each in discovery.skipped[:100]],
     }
+
+
+def _training(folder: str, judged: Sequence[Judged]) -> Dict[str, object]:
+    best = newest_good(judged)
+    return {
+        "folder": clean_text(folder, 1000) or ".",
+        "checkpoints": sum(not each.companion for each in judged),
+        "resume_from": None if best is None else clean_text(best.unit.name),
+        "resume_path": None if best is None else clean_text(best.unit.path, 4000),
+    }
+
+
+def trainings(judged: Sequence[Judged]) -> Dict[str, List[Judged]]:
+    """Tell trainings apart, by the folder below the root that their checkpoints are in.
+
+    What no step is named of (``best.pt``) belongs to the training in whose folder it is, however deep.
+    """
+    folders = [_folder_of(each.unit) for each in judged]
+    numbered = {folder for folder, step in folders if step}
+    groups: Dict[str, List[Judged]] = {}
+    for each, (folder, _) in zip(judged, folders):
+        above: Optional[str] = folder
+        while above is not None and above not in numbered:
+            above = os.path.dirname(above) if above else None
+        groups.setdefault(folder if above is None else above, []).append(each)
+    return {folder: group for folder, group in groups.items() if not all(each.companion for each in group)}
+
+
+def _folder_of(unit: Unit) -> Tuple[str, bool]:
+    """Return the folder that holds a checkpoint beside others of its training, and whether its name tells a step."""
+    place = place_of(unit.relative)
+    parts = unit.relative.split(os.sep)
+    same = 0
+    for part, masked in zip(parts, place.series.split(os.sep)):
+        if part != masked:
+            break
+        same += 1
+    # A folder that is a checkpoint by itself, and tells nothing, may have older ones below it.
+    whole = unit.family and os.path.basename(unit.path) == parts[-1]
+    if same == len(parts) and not whole:
+        same -= 1
+    return os.sep.join(parts[:same]), place.order is not None
+
+
+def all_unfinished(judged: Sequence[Judged]) -> str:
+    """Say that nothing was judged because nothing is finished; "" where something was."""
+    told = [each for each in judged if not each.companion]
+    if not told or any(each.verdict != IN_PROGRESS for each in told):
+        return ""
+    names = ", ".join(clean_text(each.unit.name, 100) for each in told[:_MOST_NAMED])
+    more = " and %s more" % format(len(told) - _MOST_NAMED, ",") if len(told) > _MOST_NAMED else ""
+    return "nothing was judged, since nothing is finished: %s%s; run again when a save is done" % (names, more)
 
 
 def overall(discovery: Discovery, judged: Sequence[Judged]) -> Iterator[Tuple[str, Found]]:
@@ -60,12 +119,14 @@ def overall(discovery: Discovery, judged: Sequence[Judged]) -> Iterator[Tuple[st
         verdicts = {os.path.realpath(each.unit.path): each.verdict for each in judged}
         for pointer, found in judge_pointers(discovery.pointers, verdicts):
             yield pointer.relative, found
-    best = newest_good(judged)
-    ahead = next((each for each in judged if best is not None and _is_ahead(each, best)), None)
-    if best is not None and ahead is not None:
-        message = "resume from %s: this one is newer, but %s" % (clean_text(best.unit.name), _TOLD[ahead.verdict])
-        data: Dict[str, object] = {"file": clean_text(ahead.unit.path, 1000), "resume_from": clean_text(best.unit.name)}
-        yield ahead.unit.name, Found("CK069", message, data)
+    for members in list(trainings(judged).values())[:_MOST_TRAININGS]:
+        best = newest_good(members)
+        ahead = next((each for each in members if best is not None and _is_ahead(each, best)), None)
+        if best is not None and ahead is not None:
+            name = clean_text(best.unit.name)
+            message = "resume from %s: this one is newer, but %s" % (name, _TOLD[ahead.verdict])
+            data: Dict[str, object] = {"file": clean_text(ahead.unit.path, 1000), "resume_from": name}
+            yield ahead.unit.name, Found("CK069", message, data)
 
 
 def _is_ahead(each: Judged, best: Judged) -> bool:

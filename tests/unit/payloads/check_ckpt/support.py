@@ -42,6 +42,7 @@ class Heard:
     findings: list[dict[str, Any]] = field(default_factory=list)
     steps: list[tuple[float, float | None, str, str]] = field(default_factory=list)
     logged: list[str] = field(default_factory=list)
+    nothing_judged: str = ""
 
     def emit(self, record: dict[str, Any]) -> None:
         """Take a record that is strict JSON."""
@@ -122,8 +123,18 @@ class Heard:
 def audit(root: Path | str, *, later: float = 0, **params: object) -> Heard:
     """Run the payload on a file or folder, as the supervisor would call it, so many seconds from now."""
     heard = Heard({"root": str(root), "depth": 6, "engine": "auto", **params})
-    run(cast("Context", heard), lambda: time.time() + later)
+    hear(heard, later=later)
     return heard
+
+
+def hear(heard: Heard, *, later: float = 0) -> None:
+    """Run the payload. That nothing was judged does not take back what it said before: it is in `nothing_judged`."""
+    try:
+        run(cast("Context", heard), lambda: time.time() + later)
+    except NothingError as error:
+        if not heard.records:
+            raise
+        heard.nothing_judged = str(error)
 
 
 # --- checkpoints made by torch --------------------------------------------------------------------------------------

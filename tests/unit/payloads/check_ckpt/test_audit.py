@@ -17,8 +17,10 @@ import torch
 from remoterun.payloads.check_ckpt.scan.engines import choose_engine
 from tests.unit.payloads.check_ckpt.support import (
     ENGINES,
+    Heard,
     NothingError,
     audit,
+    hear,
     network,
     save,
     settle,
@@ -67,6 +69,14 @@ def test_ten_checkpoints_of_which_three_are_broken(ten: Path, engine: str) -> No
         "verdicts": {"bad": 3, "ok": 7},
         "resume_from": "step_900",
         "resume_path": by_name["step_900"]["path"],
+        "trainings": [
+            {
+                "folder": ".",
+                "checkpoints": 10,
+                "resume_from": "step_900",
+                "resume_path": by_name["step_900"]["path"],
+            }
+        ],
         "root": str(ten),
         "found": 10,
         "companions": [],
@@ -148,6 +158,22 @@ def test_what_is_not_finished_is_in_progress(tmp_path: Path) -> None:
     assert heard.summary["resume_from"] == "step_1"
 
 
+def test_where_nothing_is_finished_nothing_was_judged(tmp_path: Path) -> None:
+    """To say nothing of a checkpoint is no pass, whatever lies beside it."""
+    whole = save(training_state(), tmp_path / "whole.dat").read_bytes()
+    for step in range(1, 6):
+        write(tmp_path / "run" / f"step_{step}.tmp" / "c.pt", whole)
+    save({"last_epoch": 1}, tmp_path / "run" / "scheduler.pt")
+    heard = audit(tmp_path / "run")
+    assert len(heard.records) == 5
+    assert heard.summary["companions"] == ["scheduler.pt"]
+    assert heard.nothing_judged.startswith("nothing was judged, since nothing is finished: step_")
+    assert " and 2 more; run again" in heard.nothing_judged
+    assert heard.summary["verdicts"] == {"in_progress": 5}
+    write(tmp_path / "run" / "step_0" / "c.pt", whole[:9000])
+    assert audit(tmp_path / "run").nothing_judged == "", "one that is damaged was judged"
+
+
 @pytest.fixture
 def growing(tmp_path: Path) -> Iterator[Path]:
     """Write a checkpoint all the time, without keeping it open."""
@@ -214,11 +240,6 @@ class Meddler:
 @pytest.mark.parametrize("what", ["replaced", "deleted", "written to", "moved away", "grew"])
 def test_a_file_that_changes_while_it_is_read_is_in_progress(tmp_path: Path, what: str) -> None:
     """The audit is watched by its progress, which it reports between two reads."""
-    from typing import cast
-
-    from remoterun.payloads.check_ckpt import run
-    from tests.unit.payloads.check_ckpt.support import Heard
-
     path = save({"model": {"w": torch.zeros(12_000_000)}}, tmp_path / "c.pt")
     other = save(training_state(), tmp_path / "other.dat")
 
@@ -236,11 +257,12 @@ def test_a_file_that_changes_while_it_is_read_is_in_progress(tmp_path: Path, wha
     heard = Heard({"root": str(tmp_path), "depth": 0, "engine": "stdlib", "workers": 1})
     meddler = Meddler(acts[what])
     heard.progress = meddler  # type: ignore[assignment]
-    run(cast("Any", heard))
+    hear(heard)
     assert heard.record["verdict"] == "in_progress"
     # A file is deleted by its last link: renaming over it does so, too.
     assert {"replaced": "deleted"}.get(what, what) in heard.of("CK026")["message"]
     assert heard.summary["resume_from"] is None
+    assert "c.pt; run again" in heard.nothing_judged
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become somebody who may not read")
