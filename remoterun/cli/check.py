@@ -13,6 +13,8 @@ from remoterun.cli.options import Flags, IgnoreOption, ParamsOption, SetOption, 
 from remoterun.cli.perform import perform
 from remoterun.cli.sharing import taking
 from remoterun.cli.values import rule_changes
+from remoterun.errors import ConfigError
+from remoterun.inventory import find_project
 from remoterun.inventory.here import absolute
 from remoterun.model import Severity
 
@@ -46,8 +48,20 @@ def check(
     """
     located = replace(flags, venv=_located(venv), python=python if python and "/" not in python else _located(python))
     choice = located.choice(params=set_, files=params, rules=rule_changes(ignore, severity))
-    plan = Project.none().plan_check(paths, choice, fail_on=fail_on)
+    plan = replace(Project.none().plan_check(paths, choice, fail_on=fail_on), project=_project())
     return show_plan(plan, flags.output) if flags.dry_run else perform(plan, flags.showing())[1]
+
+
+def _project() -> str:
+    """Return whose run it is: `diff` and `report` look for runs of the project around the folder they start in.
+
+    Nothing of it is read, so what may be wrong there keeps nobody from an audit.
+    """
+    try:
+        root = find_project()
+    except ConfigError:
+        return ""
+    return str(root) if root else ""
 
 
 def _located(path: str | None) -> str | None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -31,6 +31,9 @@ if TYPE_CHECKING:
     from remoterun.model import Json
 
 
+_MOST_NAMED: Final = 3
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Looking(Shared):
     """Hold the flags of whoever looks back at runs: at which, and how they are shown."""
@@ -42,7 +45,12 @@ class Looking(Shared):
     verbose: Annotated[
         int,
         typer.Option(
-            "--verbose", "-v", count=True, help="Say more: findings of severity info, next steps, whole lists."
+            "--verbose",
+            "-v",
+            count=True,
+            metavar="",
+            show_default=False,
+            help="Say more: findings of severity info, next steps, whole lists.",
         ),
     ] = 0
     output: OutputOption = Format.TABLE
@@ -66,7 +74,10 @@ class Looking(Shared):
             write_json(document(), indent=self.output.indent)
 
 
-app = typer.Typer(help="How targets fared over their runs: a letter for each run, and since when findings are there.")
+app = typer.Typer(
+    help="How targets fared over their runs: a letter for each run, and since when findings are there.",
+    subcommand_metavar="[COMMAND] [ARGS]...",
+)
 
 
 @app.callback(invoke_without_command=True)
@@ -89,11 +100,15 @@ def history(
     limit: Annotated[
         int, typer.Option("--limit", min=1, max=100_000, metavar="N", help="So many runs of each target, the newest.")
     ] = 30,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Also runs of other projects, and those of programs and scripts.")
+    ] = False,
     flags: Looking,
 ) -> int:
     """Show how targets fared over their runs: a letter for each run, and since when findings are there.
 
-    With --target, also findings that went away during these runs.
+    In a project's folder, those of its playbooks and payloads. On a terminal, what does not fit is shortened, and -v
+    shows all. With --target, also findings that went away during these runs.
     """
     if context.invoked_subcommand is not None:
         if flags.file is not None:
@@ -104,18 +119,40 @@ def history(
     from remoterun.history.document import trails_document
     from remoterun.history.text import trails_text
 
+    project = flags.folder if everything or flags.project else project_at_hand()
     with opened() as kept:
         trails = kept.trails(
-            project=flags.folder, playbook=playbook, target=target, most=limit, with_ended=target is not None
+            project=project,
+            playbook=playbook,
+            target=target,
+            most=limit,
+            with_ended=target is not None,
+            programs=everything or playbook is not None,
         )
-        projects = [flags.folder] if flags.folder else [trail.project for trail in trails]
-        hints = former_projects(kept, dict.fromkeys(projects))
+        hints = former_projects(kept, dict.fromkeys([project] if project else [trail.project for trail in trails]))
+        notes = _left_out(kept, project, playbook, everything=everything)
     if not trails:
-        raise HistoryError("; ".join([_nothing(target, playbook, flags.project), *hints]))
-    for hint in hints:
-        tell(f"remoterun: {hint}\n")
-    flags.show(partial(trails_text, trails), partial(trails_document, trails))
+        raise HistoryError("; ".join([_nothing(target, playbook, project), *notes, *hints]))
+    for said in [*hints, *(notes if flags.output is not Format.TABLE else ())]:
+        tell(f"remoterun: {said}\n")
+    is_screen = flags.file is None and sys.stdout.isatty()
+    height = shutil.get_terminal_size().lines if is_screen else None
+    flags.show(partial(trails_text, trails, height=height, notes=notes), partial(trails_document, trails))
     return 0
+
+
+def _left_out(kept: History, project: str | None, playbook: str | None, *, everything: bool) -> list[str]:
+    """Say which runs are there besides those that were chosen, and how they are shown."""
+    lines = [line for line in kept.lines() if playbook in (None, line.playbook)] if not everything else []
+    others = {line.project for line in lines} - {project} if project else set()
+    programs = [] if playbook else [line for line in lines if project in (None, line.project) and kept.is_program(line)]
+    names = list(dict.fromkeys(line.playbook for line in programs))
+    more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+    named = f"{', '.join(map(clean, names[:_MOST_NAMED]))}{more}"
+    notes = [f"programs and scripts are left out ({named}); --all shows them"] if names else []
+    if others:
+        notes.append("runs outside of this project are left out; --all shows them")
+    return notes
 
 
 @app.command()
@@ -164,7 +201,7 @@ def move(
     return 0
 
 
-def _nothing(target: str | None, playbook: str | None, project: Path | None) -> str:
+def _nothing(target: str | None, playbook: str | None, project: str | None) -> str:
     said = (("target", target), ("playbook", playbook), ("project", project))
     named = [f"{what} like {value}" for what, value in said if value]
     return f"no run of a {' and a '.join(named)} has been kept" if named else "no run that has ended has been kept"
@@ -262,7 +299,15 @@ def _newest(kept: History, playbook: str | None, flags: Looking) -> tuple[Kept, 
     hints = former_projects(kept, [project]) if newest is None or newest[1].project != project else []
     if newest is None:
         playbooks, projects = playbook or "one playbook or payload", chosen or "one project"
-        raise HistoryError("; ".join([f"there are no two runs of {playbooks} to compare, in {projects}", *hints]))
+        nothing = f"there are no two runs of {playbooks} to compare, in {projects}"
+        raise HistoryError("; ".join([nothing, *_elsewhere(kept, chosen), *hints]))
     for hint in hints:
         tell(f"remoterun: {hint}\n")
     return newest
+
+
+def _elsewhere(kept: History, project: str | None) -> list[str]:
+    """Say how runs are compared that belong to another project, or to none, where there are such."""
+    if project is None or all(run.project == project for run in kept.runs()):
+        return []
+    return ["`remoterun runs` lists those of other folders too, and `remoterun diff RUN` compares one of them"]

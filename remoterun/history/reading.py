@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from remoterun.compare import Difference
     from remoterun.compare.numbers import Tolerance
+    from remoterun.history.index import Line
     from remoterun.history.trail import Trail
     from remoterun.model import Json
 
@@ -259,12 +260,34 @@ class History:
         target: str | None = None,
         most: int = 30,
         with_ended: bool = False,
+        programs: bool = True,
     ) -> list[Trail]:
         """Tell how targets fared in the newest runs of each playbook and project; see `history.trail.trails`."""
         from remoterun.history.trail import trails
 
         self._catch_up()
-        return list(trails(self._database, project, playbook, target, most, with_ended=with_ended))
+        lines = [
+            line
+            for line in self.lines()
+            if project in (None, line.project)
+            and playbook in (None, line.playbook)
+            and (programs or not self.is_program(line))
+        ]
+        return list(trails(self._database, lines, target, most, with_ended=with_ended))
+
+    def lines(self) -> list[Line]:
+        """Return which runs can be compared with each other, those of the newest run first."""
+        from remoterun.history.index import Line
+
+        found = self._database.execute(
+            "SELECT project, playbook FROM runs WHERE followed = 1 GROUP BY project, playbook ORDER BY max(number) DESC"
+        )
+        return [Line(*row) for row in found.fetchall()]
+
+    def is_program(self, line: Line) -> bool:
+        """Tell whether runs are those of a person's own program or script: these need no pack."""
+        packed = "SELECT 1 FROM runs JOIN packs_of_runs ON run = number WHERE project = ? AND playbook = ? LIMIT 1"
+        return self._database.execute(packed, line).fetchone() is None
 
     def _catch_up(self) -> None:
         from remoterun.history.trail import catch_up

@@ -10,12 +10,13 @@ from remoterun.errors import clean
 from remoterun.history.database import project_name
 from remoterun.model import Severity, Status
 from remoterun.report.rows import SEVERITY_STYLE
+from remoterun.report.severities import worst_of_each
 from remoterun.report.text import STATUS_STYLE, Page, Span, pad, plural
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from remoterun.compare import Moment
+    from remoterun.compare import Moment, Standing
     from remoterun.history.trail import Trail
 
 _LETTERS: Final = {
@@ -31,33 +32,73 @@ _LETTERS: Final = {
 }
 
 
+_WIDEST_ID: Final = 32
+
+
 def former_text(project: str, former: Sequence[str]) -> str:
     """Say how a project goes on with the history of a folder that is gone, if it was the same one."""
     move = f"remoterun history move {quote(former[0])} --project {quote(project)}"
     return clean(f"{former[0]} is gone, but has a history: if it was {project}, go on with that by `{move}`")
 
 
-def trails_text(trails: Sequence[Trail], *, width: int, color: bool, verbose: int = 0) -> str:
+def trails_text(
+    trails: Sequence[Trail],
+    *,
+    width: int,
+    color: bool,
+    verbose: int = 0,
+    height: int | None = None,
+    notes: Sequence[str] = (),
+) -> str:
     """Write trails for people, in lines of at most `width` cells, each ended by a newline.
 
-    They come by playbook and, where there are several, by project.
-    `verbose` also shows findings of severity info, what to do about each, and lists in full.
+    They come by playbook and, where there are several, by project. `notes` say what else there is, and how to get it.
+    `verbose` also shows findings of severity info, what to do about each, and lists in full. What does not fit into
+    `height` lines is shortened, unless it is to be verbose, and what is left out is said.
     """
     page = Page(width, color=color)
-    projects = {trail.project for trail in trails}
-    for line in dict.fromkeys((trail.project, trail.playbook) for trail in trails):
+    lines = list(dict.fromkeys((trail.project, trail.playbook) for trail in trails))
+    own = {line: [trail for trail in trails if (trail.project, trail.playbook) == line] for line in lines}
+    titles = _titles(lines)
+    for line in lines:
         page.gap()
-        project, playbook = line
-        # Most people have one, and need not be told its name.
-        place = f" of {clean(project_name(project) or 'no project')}" if len(projects) > 1 else ""
-        own = [trail for trail in trails if (trail.project, trail.playbook) == line]
-        _playbook(page, f"{clean(playbook)}{place}", own, verbose)
+        playbook_lines(page, titles[line], own[line])
+        _findings(page, own[line], widest((trail.target for trail in own[line]), _WIDEST_ID), verbose)
+    _notes(page, notes)
+    text = page.text()
+    if height is None or verbose or text.count("\n") <= height:
+        return text
+    from remoterun.history.brief import brief
+
+    page = Page(width, color=color)
+    brief(page, [(titles[line], own[line]) for line in lines], height - len(notes) - bool(notes))
+    _notes(page, notes)
     return page.text()
 
 
-def _playbook(page: Page, title: str, trails: Sequence[Trail], verbose: int) -> None:
+def _titles(lines: Sequence[tuple[str, str]]) -> dict[tuple[str, str], str]:
+    """Name playbooks; most people have one project, and need not be told its name."""
+    several = len({project for project, _ in lines}) > 1
+    return {
+        (project, playbook): f"{playbook} of {project_name(project) or 'no project'}" if several else playbook
+        for project, playbook in lines
+    }
+
+
+def _notes(page: Page, notes: Sequence[str]) -> None:
+    if notes:
+        page.gap()
+    for note in notes:
+        page.line(Span(note, "dim"), hang=2)
+
+
+def playbook_lines(page: Page, title: str, trails: Sequence[Trail], shown_trails: Sequence[Trail] = ()) -> None:
+    """Add the runs of a playbook: a head, a line for each target, and what the letters mean.
+
+    `shown_trails` are the only ones that get a line, where not all do.
+    """
     runs = _runs(trails)
-    ids = widest((trail.target for trail in trails), 32)
+    ids = widest((trail.target for trail in trails), _WIDEST_ID)
     names = widest((trail.name or "" for trail in trails), 24)
     steps = widest((_newest(trail) for trail in trails), 20)
     # What stands right of the runs needs some room as well.
@@ -66,7 +107,7 @@ def _playbook(page: Page, title: str, trails: Sequence[Trail], verbose: int) -> 
     shown = runs[-max(room, 8) :]
     span = f"{moment_text(shown[0])} to {moment_text(shown[-1])}" if len(shown) > 1 else moment_text(shown[-1])
     page.line(Span(title, "bold"), Span(f"  {plural(len(shown), 'run')}, {span}", "dim"), hang=2)
-    for trail in trails:
+    for trail in shown_trails or trails:
         stops = {stop.run.run_id: stop.status for stop in trail.stops}
         strip = [stops.get(run.run_id) for run in shown]
         page.line(
@@ -81,7 +122,6 @@ def _playbook(page: Page, title: str, trails: Sequence[Trail], verbose: int) -> 
             hang=ids + 2,
         )
     page.line(*_legend(trails), indent=2, hang=2)
-    _findings(page, trails, ids, verbose)
 
 
 def _runs(trails: Sequence[Trail]) -> list[Moment]:
@@ -102,12 +142,16 @@ def _now(trail: Trail) -> list[Span]:
     spans = [Span(status.value, STATUS_STYLE[status])]
     if trail.silence is not None:
         spans.append(Span(f" since {moment_text(trail.silence.since)[:10]}", "dim"))
-    for severity in (Severity.BAD, Severity.SUSPECT):
-        known = sum(each.known and each.finding.severity is severity for each in trail.standing)
-        if known:
-            spans += [Span("  "), Span(f"{known} {severity.value}", SEVERITY_STYLE[severity], solid=True)]
-    unknown = sum(not each.known and each.finding.severity is not Severity.INFO for each in trail.standing)
-    return [*spans, Span("  "), Span(f"{unknown} unknown", "warn", solid=True)] if unknown else spans
+    known = [each for each in trail.standing if each.known]
+    for severity, count in worst_of_each((_subject(each), each.finding.severity) for each in known).items():
+        spans += [Span("  "), Span(f"{count} {severity.value}", SEVERITY_STYLE[severity], solid=True)]
+    unknown = {_subject(each) for each in trail.standing if each.finding.severity is not Severity.INFO}
+    unknown -= {_subject(each) for each in known}
+    return [*spans, Span("  "), Span(f"{len(unknown)} unknown", "warn", solid=True)] if unknown else spans
+
+
+def _subject(standing: Standing) -> tuple[str, str]:
+    return standing.identity.payload, standing.identity.subject
 
 
 def _legend(trails: Sequence[Trail]) -> list[Span]:

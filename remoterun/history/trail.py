@@ -16,13 +16,13 @@ from remoterun.records import dataclass
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from remoterun.compare import Difference
     from remoterun.compare.numbers import Tolerance
     from remoterun.compare.seen import Seen
     from remoterun.compare.views import View
-    from remoterun.history.index import Entry
+    from remoterun.history.index import Entry, Line
     from remoterun.model import Run
 
 
@@ -205,32 +205,19 @@ def _seen(view: View) -> dict[str, Seen]:
 
 
 def trails(
-    database: sqlite3.Connection,
-    project: str | None,
-    playbook: str | None,
-    pattern: str | None,
-    most: int,
-    *,
-    with_ended: bool,
+    database: sqlite3.Connection, lines: Iterable[Line], pattern: str | None, most: int, *, with_ended: bool
 ) -> Iterator[Trail]:
-    """Yield the trails of targets, those of the line that ran last first.
+    """Yield the trails of the targets of lines, line by line.
 
     Args:
         database: the history, caught up.
-        project: only of this one.
-        playbook: only of this one.
+        lines: whose runs.
         pattern: only of targets whose id or name is like this.
         most: how many runs to tell of, the newest.
         with_ended: tell which findings went away.
     """
-    newest = database.execute(
-        "SELECT project, playbook, max(number) FROM runs "
-        "WHERE followed = 1 AND (?1 IS NULL OR playbook = ?1) AND (?2 IS NULL OR project = ?2) "
-        "GROUP BY playbook, project ORDER BY max(number) DESC",
-        (playbook, project),
-    ).fetchall()
-    for *names, last in newest:
-        line = index.Line(*names)
+    for line in lines:
+        (last,) = database.execute(f"SELECT max(number) FROM runs WHERE {_OF_LINE} AND followed = 1", line).fetchone()  # noqa: S608  # our own
         for target, entry in index.entries(database, line, last).items():
             if pattern is None or any(fnmatchcase(text, pattern) for text in (target, entry.name or "")):
                 stops = tuple(_stops(database, entry.number, most))

@@ -209,6 +209,11 @@ class Page:
         for row in wrap([Span(" " * indent), *_bounded(spans)], self.width, hang=indent + hang):
             self._add(render(row, color=self._color))
 
+    @property
+    def height(self) -> int:
+        """Count the lines that have not been handed on yet."""
+        return len(self._lines)
+
     def gap(self) -> None:
         """Add an empty line, unless the page is empty or ends with one."""
         if self._last:

@@ -153,6 +153,53 @@ def test_what_is_compared_when_nothing_is_named(
     assert _cli("diff", "--output", "json").document["before"]["run_id"] == runs[0]
 
 
+def test_checks_in_a_projects_folder_are_runs_of_it(
+    project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever checks a folder twice in a project's folder compares these two, and neither with what it plays."""
+    monkeypatch.chdir(project.folder)
+    _audit(project)
+    first = _cli("check", "../one", "--quiet", "--output", "json").document["run_id"]
+    _save(tmp_path / "one/step_200/checkpoint.pt", 200, nan=True)
+    assert _cli("check", "../one", "--quiet").status == 1
+    found = _cli("diff", "--output", "json")
+    assert (found.status, found.document["before"]["run_id"]) == (1, first)
+    assert ("checkpoint_new", "../one") in _kinds(found.document)
+    assert _cli("report", "-o", "page.html").status == 0
+    # One that is checked elsewhere is not at hand, but it is told how to get at it.
+    monkeypatch.chdir(tmp_path)
+    for _ in range(2):
+        assert _cli("check", "two", "--quiet").status == 0
+    assert _cli("diff", "last").status == 0
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "inventory.yaml").write_text("hosts: {}\n", "utf-8")
+    monkeypatch.chdir(other)
+    refused = _cli("diff")
+    assert (refused.status, "`remoterun diff RUN` compares one of them" in refused.stderr) == (2, True)
+
+
+def test_a_history_in_a_project_is_of_its_payloads(
+    project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _audit(project)
+    keep(tmp_path / "state/remoterun", run(0, audited("other", [1])), project="/")
+    project.run("exec", "--on", "one", "--", "true")
+    monkeypatch.chdir(project.folder)
+    text = _cli("history").stdout.decode()
+    assert "other" not in text
+    assert "programs and scripts are left out (true); --all shows them" in text
+    assert "runs outside of this project are left out; --all shows them" in text
+    everything = _cli("history", "--all").stdout.decode()
+    assert "check-ckpt of /\n" in everything.replace("  1 run", "\n")
+    assert f"true of {project.folder}" in everything
+    assert "left out" not in everything
+    document = _cli("history", "--output", "json")
+    assert {trail["target"] for trail in document.document["trails"]} == {"one", "two"}
+    assert document.stderr.count("left out") == 2
+    assert "true  1 run" in _cli("history", "--playbook", "true").stdout.decode()
+
+
 def test_where_a_history_may_go_on_is_said(project: Project, tmp_path: Path) -> None:
     state, old, here = tmp_path / "state/remoterun", str(tmp_path / "old place"), str(project.folder)
     for day, where in enumerate((old, old, here)):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import signal
 import sqlite3
@@ -26,7 +27,9 @@ from remoterun.history.database import _SCRIPTS
 from remoterun.history.document import history_schema, trails_document
 from remoterun.history.text import trails_text
 from remoterun.history.trail import Trail
-from remoterun.model import Run, Status
+from remoterun.model import Run, Severity, Status
+from remoterun.report import table
+from remoterun.report.junit import junit
 from tests.support import audits
 from tests.support.audits import audited, keep, nan, run, silent
 from tests.support.project import strict_json
@@ -226,9 +229,86 @@ def test_what_nobody_looked_at_is_counted_apart(tmp_path: Path) -> None:
     keep(tmp_path, run(1, replace(newest, records=records), silent(B)))
     with History.open(tmp_path) as history:
         lines = trails_text(history.trails(), width=100, color=False).splitlines()
-    assert lines[1].endswith("findings  2 bad  1 unknown")
+    assert lines[1].endswith("findings  1 bad  1 unknown")
     assert lines[2].endswith("  1 unknown")
     assert " bad" not in lines[2]
+
+
+def _fleet(tmp_path: Path) -> None:
+    """Keep runs of 60 targets, every tenth with findings, and of four other playbooks."""
+    for day, name in enumerate(("probe", "disks", "links", "clocks")):
+        keep(tmp_path, run(day, audited(A, []), playbook=name))
+    many = [nan(3, f"layer.{number}") for number in range(30)]
+    found = [audited(f"kpro6/{guest}", [3], *([] if guest % 10 else many)) for guest in range(200, 260)]
+    keep(tmp_path, run(4, *found))
+
+
+@pytest.mark.parametrize("width", [80, 140])
+@pytest.mark.parametrize("height", [24, 50])
+def test_the_first_screen_says_what_it_leaves_out(tmp_path: Path, width: int, height: int) -> None:
+    _fleet(tmp_path)
+    notes = ["runs outside of this project are left out; --all shows them"]
+    with History.open(tmp_path) as history:
+        trails = history.trails()
+    lines = trails_text(trails, width=width, color=False, height=height, notes=notes).splitlines()
+    assert height - 5 <= len(lines) < height
+    assert max(map(len, lines)) <= width
+    assert lines[0].startswith("check-ckpt  1 run")
+    # What is wrong comes first.
+    assert [line.split()[0] for line in lines[1:7]] == [f"kpro6/{guest}" for guest in range(200, 260, 10)]
+    text = "\n".join(lines)
+    left = re.search(r"\.\.\. and (\d+) targets more: (\d+) ok; -v shows all", text)
+    assert left is not None
+    assert int(left[1]) == int(left[2]) == 60 - len(re.findall(r"^  kpro6/2\d\d +[.!]", text, re.MULTILINE))
+    shown = len(re.findall(r"^  bad .*since \d{4}-\d\d-\d\d$", text, re.MULTILINE))
+    assert f"... and {30 - shown} more; -v shows all" in text
+    for name in ("probe", "disks", "links", "clocks"):
+        assert any(line.startswith(f"{name}  20") and line.endswith("1 ok; --playbook shows it") for line in lines)
+    assert lines[-1] == notes[0]
+    whole = trails_text(trails, width=width, color=False, verbose=1, height=height)
+    assert all(f"layer.{number}:" in whole for number in range(30))
+
+
+def test_what_fits_on_the_screen_is_shown_whole(tmp_path: Path) -> None:
+    keep(tmp_path, run(0, audited(A, [3], *(nan(3, f"layer.{number}", rule=f"CK{number:03}") for number in range(30)))))
+    keep(tmp_path, run(1, audited(A, []), playbook="probe"))
+    with History.open(tmp_path) as history:
+        trails = history.trails()
+    whole = trails_text(trails, width=80, color=False)
+    assert trails_text(trails, width=80, color=False, height=whole.count("\n")) == whole
+    # Of less room, both playbooks still get their targets.
+    lines = trails_text(trails, width=80, color=False, height=24).splitlines()
+    assert [line.split()[0] for line in lines if "  1 run" in line] == ["probe", "check-ckpt"]
+    assert len(lines) == 23
+
+
+def test_programs_are_told_from_payloads(tmp_path: Path) -> None:
+    keep(tmp_path, run(0, audited(A, [1])))
+    with History.open(tmp_path) as history:
+        (line,) = history.lines()
+        assert not history.is_program(line)
+        assert len(history.trails(programs=False)) == 1
+    with closing(sqlite3.connect(tmp_path / "history.sqlite3")) as database, database:
+        database.execute("DELETE FROM packs_of_runs")
+    with History.open(tmp_path) as history:
+        assert history.is_program(line)
+        assert (history.trails(programs=False), len(history.trails())) == ([], 1)
+
+
+def test_table_history_and_junit_count_the_same(tmp_path: Path) -> None:
+    calm = nan(2, rule="CK069", severity=Severity.INFO)
+    odd = nan(4, rule="CK050", severity=Severity.SUSPECT)
+    found = run(
+        0, audited(A, [1, 2, 3, 4], nan(1), nan(1, "model.b"), nan(3), calm, odd, replace(calm, subject="step_3"))
+    )
+    keep(tmp_path, found)
+    with History.open(tmp_path) as history:
+        lines = trails_text(history.trails(), width=100, color=False).splitlines()
+    assert lines[1].endswith("findings  2 bad  1 suspect  1 info")
+    assert (
+        table(found, width=100, color=False).splitlines()[0].endswith("4 checkpoints, 2 bad, 1 suspect, 1 info, 3.0 s")
+    )
+    assert b'message="2 bad, 1 suspect, 1 info"' in junit([found])
 
 
 def test_the_document_of_trails_follows_its_schema(tmp_path: Path) -> None:
