@@ -25,13 +25,17 @@ if TYPE_CHECKING:
 
 _KEEP_NOISE: Final = 64 * 1024
 _MAX_MESSAGE: Final = 17 << 20
-# How long a target may take to confirm that everything is dead: TERM, grace, KILL, sweep, and the way back.
+# How long a target may say nothing before it confirms that everything is dead: TERM, grace, KILL, sweep, the way back.
 CONFIRM_S: Final = 15.0
+# And how long that may take in all: what it had to say before comes first, however slow the link is.
+_CONFIRM_AT_MOST_S: Final = 300.0
 _SIGNS_OF_LIFE: Final = frozenset({wire.HEARTBEAT, wire.HELLO, wire.NEED})
 # What the target neither numbers nor keeps.
 _TRANSIENT: Final = frozenset({wire.HEARTBEAT, wire.PROGRESS})
 # So much may arrive before it is acknowledged; what is left is with the next sign of life.
 _ACKNOWLEDGE_BYTES: Final = 256 * 1024
+# What each message counts beside its body: where it is kept, many that are tiny take a lot of room.
+_MESSAGE_BYTES: Final = 128
 _GOODBYE_S: Final = 0.5
 # What a target may say before the payload's process is there; a result that is simply claimed is none.
 _EXPECTED: Final = MappingProxyType(
@@ -66,13 +70,14 @@ class Conversation:
         self._loop = asyncio.get_running_loop()
         self._decoder = wire.Decoder(request.nonce, keep=_KEEP_NOISE)
         self._assembler = wire.Assembler(_MAX_MESSAGE)
-        self._tasks: list[asyncio.Task[None]] = []
+        self._tasks: set[asyncio.Task[None]] = set()
         self._writes = asyncio.Lock()
         self._timer: asyncio.Timeout | None = None
         self._entered_at = self._loop.time()
         self._deadline = deadline
         self._moved_at = self._loop.time()
         self._overruled: TargetError | None = None
+        self._confirm_by = 0.0
         self._flows = asyncio.Event()
         self._flows.set()
         self._held_s = 0.0
@@ -149,6 +154,7 @@ class Conversation:
         """End the run on the target and wait for its confirmation; `error` becomes the outcome's, whatever arrives."""
         if self._overruled is None:
             self._overruled = error
+            self._confirm_by = self._loop.time() + _CONFIRM_AT_MOST_S
             self.go_on()
             self._do(self._write(lambda: self._request.frame(wire.CANCEL)))
             self._wait_for("confirm", CONFIRM_S)
@@ -242,7 +248,7 @@ class Conversation:
 
     def _passed_on(self, size: int) -> None:
         """Acknowledge, before long, what was passed on."""
-        self._unacknowledged += size
+        self._unacknowledged += size + _MESSAGE_BYTES
         if self._unacknowledged >= _ACKNOWLEDGE_BYTES and not self.leaves_alone:
             self._unacknowledged = 0
             self._do(self._write(self._acknowledgement))
@@ -311,7 +317,9 @@ class Conversation:
         """Set the clock: this limit, the run's backstop or the total, whichever ends first."""
         now = self._loop.time()
         due = [(now + seconds, limit)] if seconds is not None else []
-        if limit != "confirm":
+        if limit == "confirm":
+            due.append((self._confirm_by, limit))
+        else:
             if self._deadline is not None:
                 due.append((self._deadline, "total"))
             if limit == "idle" and self._job.limits.run is not None:
@@ -323,7 +331,9 @@ class Conversation:
             self._timer.reschedule(when)
 
     def _restart_wait(self) -> None:
-        if self.phase is Phase.RUN and self._overruled is None:
+        if self._overruled is not None:
+            self._wait_for("confirm", CONFIRM_S)
+        elif self.phase is Phase.RUN:
             self._wait_for("idle", self._job.limits.idle)
 
     def _timed_out(self) -> TargetError:
@@ -376,7 +386,9 @@ class Conversation:
     # --- writing ---
 
     def _do(self, work: Coroutine[None, None, None]) -> None:
-        self._tasks.append(asyncio.create_task(work))
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     async def _write(self, make: Callable[[], bytes]) -> None:
         """Write frames, which are numbered as they are made: one message after the other."""
@@ -398,6 +410,7 @@ class Conversation:
                 await self._write(lambda: self._request.frame(wire.PING))
 
     async def _stop_tasks(self) -> None:
-        for task in self._tasks:
+        tasks = list(self._tasks)
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)

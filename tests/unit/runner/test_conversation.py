@@ -101,6 +101,22 @@ def test_a_target_that_runs_is_pinged() -> None:
     run(work())
 
 
+def test_many_tiny_messages_are_acknowledged_before_there_is_no_room_for_more() -> None:
+    async def work() -> None:
+        scene = make_scene()
+        scene.start()
+        for _ in range(6_000):
+            scene.say(wire.RECORD)
+        # Before the first ping, and before what is kept of them on the target takes its 4 MiB.
+        asyncio.get_running_loop().call_later(1, scene.result)
+        seen: list[int] = []
+        asyncio.get_running_loop().call_later(0.5, lambda: seen.append(scene.acknowledged()))
+        await scene.talk.run()
+        assert seen[0] > 4_000
+
+    run(work())
+
+
 def test_a_target_that_is_held_is_not_read_and_not_given_up() -> None:
     async def work() -> None:
         scene = make_scene(Limits(idle=20.0, run=30.0, stall=30.0))
@@ -138,9 +154,9 @@ def _hash_of(*records: dict[str, int]) -> str:
     ("limits", "beats", "code", "after"),
     [
         (Limits(idle=20.0), 1, "idle_timeout", 100 + 20),
-        # The limit, the time it was held, the backstop, and the time to confirm.
-        (Limits(run=10.0), 100, "run_timeout", 10 + 98 + 30 + 15),
-        (Limits(run=None, stall=10.0), 100, "stall_timeout", 100 + 10 + 30 + 15),
+        # The limit, the time it was held, the backstop, and the time to confirm after the last word.
+        (Limits(run=10.0), 69, "run_timeout", 10 + 98 + 30 + 15),
+        (Limits(run=None, stall=10.0), 70, "stall_timeout", 100 + 10 + 30 + 15),
     ],
 )
 def test_limits_go_on_for_a_target_that_was_held(limits: Limits, beats: int, code: str, after: float) -> None:
@@ -270,8 +286,8 @@ def test_a_target_that_forgets_its_limit_run_is_left() -> None:
         error = await scene.refusal()
         drip.cancel()
         assert (error.code, error.limit) == ("run_timeout", ("run", 10.0, "limits.run"))
-        # Its limit, the backstop, and the time it is given to confirm the kill.
-        assert _now() - begun == pytest.approx(10 + 30 + 15)
+        # Its limit, the backstop, and the most time it is given to confirm the kill.
+        assert _now() - begun == pytest.approx(10 + 30 + 300)
 
     run(work())
 
@@ -326,20 +342,42 @@ def test_a_cancelled_target_is_asked_and_its_confirmation_awaited() -> None:
 
 
 @pytest.mark.parametrize("told", [_hello, Scene.start])
-def test_no_confirmation_is_waited_for_only_so_long(told: Callable[[Scene], None]) -> None:
+@pytest.mark.parametrize(
+    ("beats", "after"),
+    # From its last sign of life on, and at most in all.
+    [(0, 1 + 15), (10, 10 * 7 + 15), (100, 1 + 300)],
+)
+def test_no_confirmation_is_waited_for_only_so_long(told: Callable[[Scene], None], beats: int, after: float) -> None:
     async def work() -> None:
-        scene = make_scene()
+        scene = make_scene(Limits(upload=None))
         told(scene)
         _cancel_at(scene, 1)
-        # Neither frames nor a second request put it off.
+        # No second request puts it off, and no noise.
         _cancel_at(scene, 14)
-        drip = asyncio.create_task(_drip(3, 20, lambda: scene.say(wire.HEARTBEAT)))
+        asyncio.get_running_loop().call_later(13, scene.session.send, b"a job in the background prints\n")
+        drip = asyncio.create_task(_drip(7, beats, lambda: scene.say(wire.HEARTBEAT)))
         begun = _now()
         assert await scene.refusal() is CANCELLED
         drip.cancel()
-        assert _now() - begun == pytest.approx(16)
+        assert _now() - begun == pytest.approx(after)
         assert scene.talk.dialogue.collector.survivors is None
         assert scene.heard().count(wire.CANCEL) == 1
+
+    run(work())
+
+
+def test_what_a_slow_link_still_carries_comes_before_the_confirmation() -> None:
+    async def work() -> None:
+        scene = make_scene()
+        scene.start()
+        _cancel_at(scene, 1)
+        loop = asyncio.get_running_loop()
+        for n in range(20):
+            loop.call_later(2 + 10 * n, scene.say, wire.RECORD, {"n": n})
+        loop.call_later(200, lambda: scene.result(cause="cancel", records=20))
+        assert await scene.refusal() is CANCELLED
+        assert scene.talk.dialogue.collector.survivors == 0
+        assert [record["n"] for record in scene.talk.dialogue.collector.records] == list(range(20))
 
     run(work())
 
