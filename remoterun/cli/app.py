@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Annotated, Final, Protocol, TypeAlias, cast
+from typing import TYPE_CHECKING, Annotated, Any, Final, Protocol, TypeAlias, cast
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -197,6 +198,30 @@ class _InOrder(TyperGroup):
         return [name for name in _COMMANDS if name in self.commands]
 
 
+class _Plain(TyperCommand):
+    """Write what has to be given as people know it: `PATH...`, where typer has `{PATH...}`."""
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """Take out the braces."""
+        return [re.sub(r"^\{(.*)\}$", r"\1", piece) for piece in super().collect_usage_pieces(ctx)]
+
+
+def _unwrapped(function: Callable[..., object] | None) -> str | None:
+    """Return a command's description with a line for each paragraph: the terminal's width breaks them, and not ours."""
+    if function is None or function.__doc__ is None:
+        return None
+    return "\n\n".join(" ".join(each.split()) for each in re.split(r"\n\s*\n", function.__doc__.strip()))
+
+
+def _add(app: typer.Typer, name: str, built: _Built, panel: str) -> None:
+    if not isinstance(built, typer.Typer):
+        app.command(name, rich_help_panel=panel, cls=_Plain, help=_unwrapped(built))(built)
+        return
+    for command in built.registered_commands:
+        command.cls, command.help = _Plain, _unwrapped(command.callback)
+    app.add_typer(built, name=name, rich_help_panel=panel)
+
+
 def _first_word(argv: Sequence[str]) -> str:
     """Return the command that is asked for, also where a shell asks what may follow it."""
     if not argv and "_REMOTERUN_COMPLETE" in os.environ:
@@ -226,9 +251,5 @@ def command(argv: Sequence[str] = ()) -> Command:
     for panel, commands in _PANELS.items():
         for name, build in commands.items():
             if first not in _COMMANDS or name == first:
-                built = build()
-                if isinstance(built, typer.Typer):
-                    app.add_typer(built, name=name, rich_help_panel=panel)
-                else:
-                    app.command(name, rich_help_panel=panel)(built)
+                _add(app, name, build(), panel)
     return cast("Command", typer.main.get_command(app))

@@ -49,14 +49,17 @@ def audit(
         ExitOn | None,
         typer.Option(
             "--exit-on",
-            help="What the exit status tells of: always what was found, as play does; only what changed since the last "
-            "audit; only findings, not targets without a result. Default: always.",
+            metavar="WHEN",
+            help="What the exit status tells of. always: of what was found, as play does; changed: only of what is "
+            "other than at the last audit; findings: not of targets without a result. Default: always.",
         ),
     ] = None,
     verbose: Annotated[
         bool, typer.Option("--verbose", "-v", help="Say more: when it begins, and that nothing is new.")
     ] = False,
-    output: Annotated[AuditFormat, typer.Option("--output", help="What standard output carries.")] = AuditFormat.TEXT,
+    output: Annotated[
+        AuditFormat, typer.Option("--output", metavar="FORMAT", help="What standard output carries: text or json.")
+    ] = AuditFormat.TEXT,
 ) -> int:
     """Audit the project unattended: quiet unless something changed or was not looked at; people are told once.
 

@@ -128,7 +128,11 @@ def rerun(
     *,
     only: Annotated[
         list[Status] | None,
-        typer.Option("--only", help="Only targets with an outcome of this status. Repeat for more; default: all."),
+        typer.Option(
+            "--only",
+            metavar="STATUS",
+            help=f"Only targets with an outcome of this status: {', '.join(Status)}. Repeat for more; default: all.",
+        ),
     ] = None,
     flags: Flags,
 ) -> int:

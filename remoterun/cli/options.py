@@ -89,14 +89,20 @@ OutputOption = Annotated[
     Format,
     typer.Option(
         "--output",
-        help="What standard output carries.",
-        metavar="[table|json|jsonl]",
+        help="What standard output carries: table, json or jsonl.",
+        metavar="FORMAT",
         callback=no_junit,
         rich_help_panel=_RUN,
     ),
 ]
 RunOutputOption = Annotated[
-    Format, typer.Option("--output", help="What standard output carries.", rich_help_panel=_RUN)
+    Format,
+    typer.Option(
+        "--output",
+        help="What standard output carries: table, json, jsonl or junit.",
+        metavar="FORMAT",
+        rich_help_panel=_RUN,
+    ),
 ]
 FileOption = Annotated[
     str | None,
@@ -190,7 +196,7 @@ class Flags(Shared):
     guest_user: Annotated[
         str | None, _option(_HOW, "--guest-user", metavar="NAME", help="The account inside the guest.")
     ] = None
-    port: Annotated[int | None, _option(_HOW, "--port", min=1, max=65535, help="The SSH port.")] = None
+    port: Annotated[int | None, _option(_HOW, "--port", metavar="N", min=1, max=65535, help="The SSH port.")] = None
     identity: Annotated[
         list[str] | None, _option(_HOW, "--identity", metavar="FILE", help="Private key for the login.")
     ] = None
@@ -253,7 +259,10 @@ class Flags(Shared):
         ),
     ] = None
     at_once: Annotated[
-        int, _option(_RUN, "--targets-at-once", min=1, max=10_000, help="How many targets run at the same time.")
+        int,
+        _option(
+            _RUN, "--targets-at-once", metavar="N", min=1, max=10_000, help="How many targets run at the same time."
+        ),
     ] = 64
     no_cache: Annotated[
         bool, _option(_RUN, "--no-cache", help="Send all code anew and leave no copy of it on the target.")
@@ -271,7 +280,16 @@ class Flags(Shared):
     ] = None
     quiet: Annotated[bool, _option(_RUN, "--quiet", "-q", help="Say nothing while it runs.")] = False
     verbose: Annotated[
-        int, _option(_RUN, "--verbose", "-v", count=True, help="Say more: phases and logs; twice: noise too.")
+        int,
+        _option(
+            _RUN,
+            "--verbose",
+            "-v",
+            count=True,
+            metavar="",
+            show_default=False,
+            help="Say more: phases and logs; twice: noise too.",
+        ),
     ] = 0
     dry_run: Annotated[
         bool,
@@ -333,7 +351,22 @@ class Flags(Shared):
             accept_new=self.accept_new,
             ssh_config=self.ssh_config,
             jump=self.jump,
+            typed=self._typed(),
         )
+
+    def _typed(self) -> tuple[str, ...]:
+        """Return the flags that lead to a host, for commands that people are told to type: those of `hostkeys`."""
+        given = (
+            ("--project", [self.project]),
+            ("--user", [self.user]),
+            ("--port", [self.port]),
+            ("--identity", self.identity or ()),
+            ("--known-hosts", self.known_hosts or ()),
+            ("--ssh-config", [self.ssh_config]),
+            ("--jump", [self.jump]),
+        )
+        pairs_of = ((flag, str(value)) for flag, values in given for value in values if value is not None)
+        return tuple(word for pair in pairs_of for word in pair)
 
     def showing(self, metrics: Path | None = None) -> Showing:
         """Return how the run is to be shown."""

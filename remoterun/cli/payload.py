@@ -64,7 +64,9 @@ def show(
     name: Annotated[
         str,
         typer.Argument(
-            help="A payload, with or without a version: check-ckpt, check-ckpt@1.", autocompletion=completing.payloads
+            metavar="NAME",
+            help="A payload, with or without a version: check-ckpt, check-ckpt@1.",
+            autocompletion=completing.payloads,
         ),
     ],
     *,
@@ -88,10 +90,13 @@ def show(
 
 @app.command()
 def new(
-    name: Annotated[str, typer.Argument(help="The payload's name, such as disk-speed.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The payload's name, such as disk-speed.")],
     *,
     kind: Annotated[
-        Kind, typer.Option("--kind", help="A Python package, a single Python file, or any program.")
+        Kind,
+        typer.Option(
+            "--kind", metavar="KIND", help="package: a Python package; file: a single file; program: any program."
+        ),
     ] = Kind.PACKAGE,
     project: ProjectOption = None,
 ) -> int:

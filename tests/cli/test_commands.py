@@ -14,7 +14,9 @@ from pathlib import Path
 import jsonschema
 import pytest
 
+from remoterun.cli.app import command
 from remoterun.version import VERSION
+from tests.docs.generate import COMMANDS
 from tests.support.project import REMOTERUN, Project, Result, piped, strict_json
 
 INVENTORY = f"""\
@@ -119,10 +121,37 @@ def test_no_words_show_the_commands_by_what_they_are_for() -> None:
     assert shown.strip().endswith("New here? remoterun demo")
 
 
-def test_a_usage_line_is_not_broken_inside_a_word() -> None:
-    shown = bare("schema", "--help", COLUMNS="80", NO_COLOR="1", TERM="dumb").stdout.decode()
-    assert "Usage: remoterun schema [OPTIONS] {DOCUMENT}" in shown
-    assert {"inventory,", "audit-file,", "audit."} <= set(shown.split())
+def _help(
+    words: tuple[str, ...], columns: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> str:
+    for name, value in (("COLUMNS", str(columns)), ("NO_COLOR", "1"), ("TERM", "dumb")):
+        monkeypatch.setenv(name, value)
+    command(words).main([*words, "--help"], prog_name="remoterun", standalone_mode=False)
+    return capsys.readouterr().out
+
+
+@pytest.mark.parametrize("words", COMMANDS)
+def test_no_help_breaks_a_word_at_80_columns(
+    words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    narrow, wide = (_help(words, columns, monkeypatch, capsys) for columns in (80, 300))
+    assert max(map(len, narrow.splitlines())) == 80
+    assert set(re.sub("[─╭╮╰╯│]", " ", narrow).split()) == set(re.sub("[─╭╮╰╯│]", " ", wide).split())
+    usage = narrow.split("Usage: ")[1].partition("\n")[0]
+    assert not set("{}<>") & set(usage)
+
+
+def test_what_has_to_be_given_stands_plainly_in_the_usage(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for words, told in (
+        (("check",), "check [OPTIONS] PATH..."),
+        (("run",), "run [OPTIONS] SCRIPT.py [-- ARGS...]"),
+        (("exec",), "exec [OPTIONS] -- PROGRAM ARGS..."),
+        (("history",), "history [OPTIONS] [COMMAND] [ARGS]..."),
+        (("schema",), "schema [OPTIONS] DOCUMENT"),
+    ):
+        assert f"Usage: remoterun {told} " in _help(words, 80, monkeypatch, capsys)
 
 
 def test_play_on_this_machine(project: Project) -> None:
