@@ -107,7 +107,7 @@ class _Performance:
         self._events = None if showing.events is None else EventSink(showing.events)
         self._programs = programs
         self._pending: dict[str, None] = {}
-        self._interrupted = False
+        self._ending = False
         self._signal: int | None = None
         self._control = Control()
         self.unwritable: Exception | None = None
@@ -193,21 +193,20 @@ class _Performance:
             self._signal = number
             if loop.is_closed():
                 return
-            if number == signal.SIGTERM:
-                loop.call_soon_threadsafe(self._control.cancel, RunStatus.TERMINATED)
-            else:
-                loop.call_soon_threadsafe(self._interrupt, console)
+            loop.call_soon_threadsafe(self._end, console, number)
 
         signals.handle(handle)
 
-    def _interrupt(self, console: Console) -> None:
-        if self._interrupted:
+    def _end(self, console: Console, number: int) -> None:
+        """End the run in an orderly way by the first signal, and at once by the second."""
+        if self._ending:
             console.left(tuple(self._pending))
             self._control.abort()
-        else:
-            self._interrupted = True
+            return
+        self._ending = True
+        if number == signal.SIGINT:
             console.cancelling()
-            self._control.cancel()
+        self._control.cancel(RunStatus.TERMINATED if number == signal.SIGTERM else RunStatus.INTERRUPTED)
 
 
 def _warn(problem: Problem) -> None:

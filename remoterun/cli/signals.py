@@ -9,6 +9,7 @@ from __future__ import annotations
 # What `signal` is made of: that one takes 9 ms to import, in which a signal would find no handler.
 import _signal  # type: ignore[import-not-found]
 import os
+import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
@@ -26,6 +27,8 @@ _DOCUMENT: Final = (
     '"nearest": []}]}\n'
 )
 _MOST_TICKS: Final = 60
+# sudo, uv and such pass a SIGTERM on which the whole group or service has got already.
+_TWICE_S: Final = 0.5
 
 
 class SignalledError(BaseException):
@@ -43,14 +46,28 @@ class SignalledError(BaseException):
 
 def handle(handler: Callable[[int, FrameType | None], object]) -> None:
     """Let a handler have Ctrl-C and SIGTERM from here on."""
-    for number in _SAID:
-        _signal.signal(number, handler)
+    _signal.signal(_signal.SIGINT, handler)
+    before = _signal.getsignal(_signal.SIGTERM)
+    _signal.signal(_signal.SIGTERM, _OneOfTwo(handler, before.came if isinstance(before, _OneOfTwo) else 0.0))
+
+
+class _OneOfTwo:
+    """Pass a SIGTERM on, but not one that comes a moment after another."""
+
+    def __init__(self, handler: Callable[[int, FrameType | None], object], came: float) -> None:
+        self._handler = handler
+        self.came = came
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        before, self.came = self.came, time.monotonic()
+        if not before or self.came - before >= _TWICE_S:
+            self._handler(number, frame)
 
 
 def ignore() -> None:
     """Let no signal change an end that has been told."""
-    _signal.signal(_signal.SIGALRM, _signal.SIG_IGN)
-    handle(_signal.SIG_IGN)
+    for number in (_signal.SIGALRM, *_SAID):
+        _signal.signal(number, _signal.SIG_IGN)
 
 
 def leave_at_once(*, document: bool) -> None:
