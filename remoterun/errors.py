@@ -201,6 +201,11 @@ CODES: Final[Mapping[str, Code]] = MappingProxyType(
             "The SSH server refused to open another session.",
             "Lower `concurrency.sessions` for this host, or raise MaxSessions there.",
         ),
+        "too_many_files": Code(
+            _UNREACHABLE,
+            "This machine lets remoterun open no more files, and each connection is one.",
+            "Raise its limit (`ulimit -n 4096`), or have fewer targets at work at a time (`--targets-at-once 16`).",
+        ),
         # enter
         "pct_missing": Code(
             _FAILED, "There is no `pct` on the host.", "Is this a Proxmox host? For plain LXC use `hop: lxc`."

@@ -157,7 +157,7 @@ class _Selecting:
             jump=inventory._default_jump if self._jump is None else self._jump,
             user=flags.guest_user,
         )
-        self._outside[target.id] = replace(target, host=flags.trusting(target.host))
+        self._outside[target.id] = replace(target, host=replace(flags.trusting(target.host), flags=flags.typed))
         return frozenset({target.id})
 
     def named_before(self, found: AdHoc) -> frozenset[str]:

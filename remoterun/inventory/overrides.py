@@ -28,7 +28,7 @@ class Overrides:
 
     `user` is the login on the host, `guest_user` the account inside the guest. All is written as in the inventory, but
     relative paths start at the working directory. What has no meaning for a target does not apply to it: `hop` to a
-    host without guests, `port` to this machine.
+    host without guests, `port` to this machine. `typed` are the words of a command line that said so, for hints.
     """
 
     venv: str | None = None
@@ -44,6 +44,7 @@ class Overrides:
     accept_new: bool = False
     ssh_config: str | None = None
     jump: str | None = None
+    typed: tuple[str, ...] = ()
 
     def checked(self) -> Flags:
         """Return the flags as the nearest layer of settings, with absolute paths.
@@ -85,7 +86,7 @@ class Overrides:
         guest_user = ask("--guest-user", words.GUEST_USER.check, self.guest_user)
         if problems:
             raise ConfigError(problems)
-        return Flags(login=login, settings=settings, guest_user=guest_user)
+        return Flags(login=login, settings=settings, guest_user=guest_user, typed=self.typed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,6 +96,7 @@ class Flags:
     login: Login
     settings: Settings
     guest_user: str | None
+    typed: tuple[str, ...] = ()
 
     def laid_over(self, target: Target, jump: tuple[Host, ...] | None) -> Target:
         """Return a target with the flags laid over it, and `jump` unless it is None.
@@ -104,7 +106,8 @@ class Flags:
         """
         if self == _NOTHING:
             return target
-        return replace(self._laid_over(target), host=self.trusting(self._host(target.host, jump)))
+        host = replace(self.trusting(self._host(target.host, jump)), flags=self.typed)
+        return replace(self._laid_over(target), host=host)
 
     def _laid_over(self, target: Target) -> Target:
         said = self.settings

@@ -22,7 +22,8 @@ class Host:
     at all is known of its key, the first one is taken and written to known_hosts. `jump`: hosts to tunnel through, the
     nearest first; None lets ssh_config's ProxyJump decide, an empty tuple means a direct connection. `ssh_config`: a
     file to read instead of ~/.ssh/config, or "none". `transport`: "local" runs here without SSH, "fabric" by Fabric's
-    connections, as fabric.yaml has them.
+    connections, as fabric.yaml has them. `flags`: the words of a command line that lead there, beside its `--on`:
+    commands that hints tell people to type have them, too.
     """
 
     key: str
@@ -38,6 +39,7 @@ class Host:
     transport: Literal["ssh", "local", "fabric"] = "ssh"
     become: Literal["sudo"] | None = None
     concurrency: Concurrency = Concurrency()
+    flags: tuple[str, ...] = ()
 
 
 HopKind: TypeAlias = Literal["none", "pct", "lxc"]

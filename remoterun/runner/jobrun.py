@@ -206,6 +206,7 @@ class JobRun:
 
     async def _converse(self, pool: Pool, *, again: bool) -> Status:
         from remoterun.transports import ConnectionLost
+        from remoterun.transports.openfiles import ran_out
 
         limits, host = self._job.limits, self._job.target.host
         self._boot_before = self._boot_id()
@@ -239,6 +240,11 @@ class JobRun:
                     self._note_time()
         except ConnectionLost as error:
             raise TargetError("connection_lost", f"{host.key}: {error}") from error
+        except (TargetError, OSError) as error:
+            told = ran_out(error)
+            if told is None:
+                raise
+            raise told from error
         finally:
             self._control.leave()
         return Status.RUNNING if talk.left and self._dialogue.collector.result is None else self._judge()

@@ -94,7 +94,10 @@ class Link:
 
     _opener: Opener
 
-    def __init__(self, sessions: int) -> None:
+    def __init__(self, sessions: int, closed: Callable[[Connection], None]) -> None:
+        self.users = 0
+        """How many need a connection to this host now, or the one that they have: it is not closed under them."""
+        self._closed = closed
         self._failure: TargetError | None = None
         self._was_up = False
         self._sessions = sessions
@@ -219,9 +222,23 @@ class Link:
     def _retire(self, carrier: Carrier) -> None:
         """Take a connection out of use, and close what it stands on."""
         self._carriers.remove(carrier)
-        task = asyncio.create_task(carrier.connection.close())
+        task = asyncio.create_task(self._close(carrier.connection))
         self._retiring.add(task)
         task.add_done_callback(self._retiring.discard)
+
+    async def _close(self, connection: Connection) -> None:
+        try:
+            await connection.close()
+        finally:
+            self._closed(connection)
+
+    def retire_unused(self) -> bool:
+        """Close the connections that nobody needs now; True when there was one."""
+        if self.connection is None or self.users:
+            return False
+        for carrier in list(self._carriers):
+            self._retire(carrier)
+        return True
 
     def give(self, carrier: Carrier, *, ran: bool = False) -> None:
         """Give a slot back; `ran`: a session had been opened in it."""
@@ -265,4 +282,4 @@ class Link:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, *self._retiring, return_exceptions=True)
-        await asyncio.gather(*(carrier.connection.close() for carrier in self._carriers))
+        await asyncio.gather(*(self._close(carrier.connection) for carrier in self._carriers))

@@ -9,6 +9,7 @@ import signal
 import subprocess
 from typing import TYPE_CHECKING, Final, TypeVar, cast
 
+from remoterun.transports.openfiles import ran_out
 from remoterun.transports.session import Duplex, Exit
 
 if TYPE_CHECKING:
@@ -118,11 +119,17 @@ class LocalSession(Duplex):
 
     @classmethod
     async def start(cls, argv: Sequence[str], *, entered: Callable[[], None]) -> LocalSession:
-        """Start a program; one that cannot be started looks like a shell's: status 127 or 126 and a word on stderr."""
+        """Start a program; one that cannot be started looks like a shell's: status 127 or 126 and a word on stderr.
+
+        Raises:
+            OSError: this process may open no more files.
+        """
         session = cls(entered)
         try:
             session._process = await spawn(lambda: _Protocol(session), argv)
         except OSError as error:
+            if ran_out(error):
+                raise
             missing = isinstance(error, FileNotFoundError)
             session.feed_error(os.fsencode(f"{argv[0]}: {'not found' if missing else error.strerror}\n"))
             session.ended(Exit(status=127 if missing else 126))

@@ -22,16 +22,18 @@ from remoterun.model import Concurrency, Host, Phase, format_duration
 from remoterun.transports.dial import in_daemon
 from remoterun.transports.link import Budget, Link
 from remoterun.transports.local import LocalSession
+from remoterun.transports.openfiles import CONNECTION_FILES, LOGIN_FILES, PROGRAM_FILES, OpenFiles, room_here
 from remoterun.transports.session import ConnectionLost, SessionRefused
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+    from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
     from types import TracebackType
 
     from remoterun.transports.fabric import FabricConnection
     from remoterun.transports.keyring import Ask, Keyring
     from remoterun.transports.link import Stage
     from remoterun.transports.route import Route
+    from remoterun.transports.session import Connection as AnyConnection
     from remoterun.transports.session import OnPhase, Session
     from remoterun.transports.ssh import Connection
 
@@ -61,6 +63,8 @@ class Pool:
         self._links: dict[Host, Link] = {}
         self._gates: dict[object, asyncio.Semaphore] = {}
         self._readings: dict[object, asyncio.Task[object]] = {}
+        self._files = OpenFiles(room_here(), self._make_room)
+        self._stand_on: dict[AnyConnection, Link | None] = {}
 
     async def __aenter__(self) -> Self:
         return self
@@ -103,15 +107,17 @@ class Pool:
             session: Session
             if host.transport == "local":
                 await enter.take()
+                await stack.enter_async_context(self._files.lent(PROGRAM_FILES))
                 enter.begin()
                 session = await LocalSession.start(argv, entered=enter.give)
             else:
                 if again:
                     self._forgive()
+                stack.enter_context(self._using(host))
                 try:
                     session, give = await self._open(host, argv, connect_s, enter_s, enter, on_phase)
                 except TargetError as error:
-                    raise _labelled(error, host.key, host.key) from error
+                    raise _labelled(error, host.key, host) from error
                 stack.callback(give)
             stack.push_async_callback(session.close)
             yield session
@@ -170,10 +176,7 @@ class Pool:
 
     async def _up(self, host: Host, budget: Budget, on_phase: OnPhase, jumps: int = 0) -> Link:
         """Return the link of a host with a live connection, its jump hosts connected before it."""
-        place = _place(host)
-        link = self._links.get(place)
-        if link is None:
-            link = self._links[place] = Link(host.concurrency.sessions)
+        link = self._link(host)
         if link.connection is not None:
             return link
         if self._ask is None:
@@ -185,15 +188,59 @@ class Pool:
             await link.up(partial(self._log_in_by_fabric, host, link), budget, on_phase)
             return link
         route = await self._route(host, budget)
-        via: Link | None = None
-        if route.via is not None:
+        link.gate = self._gate(("login", route.address, route.port, route.via), host.concurrency.logins)
+        if route.via is None:
+            await self._connected(link, route, None, budget, on_phase)
+            return link
+        with self._using(route.via):
             try:
                 via = await self._up(route.via, budget, on_phase, jumps + 1)
             except TargetError as error:
                 raise _labelled(error, f"its jump host {route.via.key}") from error
-        link.gate = self._gate(("login", route.address, route.port, route.via), host.concurrency.logins)
-        await self._connected(link, route, via, budget, on_phase)
+            await self._connected(link, route, via, budget, on_phase)
         return link
+
+    def _link(self, host: Host) -> Link:
+        place = _place(host)
+        link = self._links.get(place)
+        if link is None:
+            link = self._links[place] = Link(host.concurrency.sessions, self._closed)
+        return link
+
+    @contextlib.contextmanager
+    def _using(self, host: Host) -> Iterator[None]:
+        """Have no connection to a host closed for want of files."""
+        link = self._link(host)
+        link.users += 1
+        try:
+            yield
+        finally:
+            link.users -= 1
+            self._files.look_again()
+
+    # --- open files ---
+
+    def _make_room(self) -> None:
+        """Close the connections to one host that nobody needs now; a later target there logs in again."""
+        for link in self._links.values():
+            if link.retire_unused():
+                break
+
+    def _hold(self, connection: AnyConnection, via: Link | None = None) -> None:
+        """Count what a new connection stands on until it is closed: files of its own, or one to its jump host."""
+        self._stand_on[connection] = via
+        if via is not None:
+            via.users += 1
+        else:
+            self._files.add(CONNECTION_FILES)
+
+    def _closed(self, connection: AnyConnection) -> None:
+        via = self._stand_on.pop(connection)
+        if via is not None:
+            via.users -= 1
+            self._files.look_again()
+        else:
+            self._files.give(CONNECTION_FILES)
 
     async def _connected(self, link: Link, route: Route, via: Link | None, budget: Budget, on_phase: OnPhase) -> None:
         """Log in at one host, with all that a person can be asked for."""
@@ -220,6 +267,9 @@ class Pool:
         from remoterun.transports.ssh import login
 
         async with contextlib.AsyncExitStack() as stack:
+            if via is None:
+                # Nobody waits for files who has a turn or a connection: all could wait for each other.
+                await stack.enter_async_context(self._files.lent(LOGIN_FILES))
             for turn in (via.gate, gate) if via is not None else (gate,):
                 await stack.enter_async_context(turn)
             begin()
@@ -230,7 +280,9 @@ class Pool:
             onward = cast("Connection | None", via.connection) if via is not None else None
             if via is not None and onward is None:
                 raise TargetError("connect_failed", "the connection to its jump host was lost")
-            return await login(route, known, onward, stage, self._keyring, keepalive_s=self._keepalive_s)
+            connection = await login(route, known, onward, stage, self._keyring, keepalive_s=self._keepalive_s)
+            self._hold(connection, via)
+            return connection
 
     async def _log_in_by_fabric(
         self, host: Host, link: Link, stage: Stage, begin: Callable[[], None]
@@ -240,9 +292,11 @@ class Pool:
         given = self._fabric.get(host.key)
         if given is not None and link.connection is not None:
             raise TargetError("connect_failed", "a connection of a person's own is the only one there")
-        async with link.gate:
+        async with self._files.lent(LOGIN_FILES), link.gate:
             begin()
-            return await login(host, given, stage)
+            connection = await login(host, given, stage)
+            self._hold(connection)
+            return connection
 
     @property
     def _keyring(self) -> Keyring:
@@ -337,15 +391,15 @@ def _unseen(phase: Phase, waiting: bool) -> None:  # noqa: FBT001 - the callback
 
 def _place(host: Host) -> Host:
     """Reduce a host to what makes it another connection: two names for one place share it."""
-    return replace(host, key="", become=None, concurrency=Concurrency())
+    return replace(host, key="", become=None, concurrency=Concurrency(), flags=())
 
 
-def _labelled(error: TargetError, who: str, on: str | None = None) -> TargetError:
+def _labelled(error: TargetError, who: str, on: Host | None = None) -> TargetError:
     """Say of whom an error is told, and what commands that help are to be typed with; a new error each time.
 
     Many wait for one login.
     """
-    hint = error.hint if on is None else error.hint.replace("--on TARGET", f"--on {shlex.quote(on)}")
+    hint = error.hint if on is None else error.hint.replace("--on TARGET", shlex.join(("--on", on.key, *on.flags)))
     return TargetError(error.code, f"{who}: {error.message}", hint=hint, limit=error.limit)
 
 

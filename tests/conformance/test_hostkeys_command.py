@@ -5,6 +5,8 @@ from __future__ import annotations
 import getpass
 import os
 import pty
+import re
+import shlex
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,7 @@ import pytest
 import yaml
 
 from tests.conformance.servers import Keys, Sshd, StartSshd
-from tests.support.project import Project, Result
+from tests.support.project import REMOTERUN, Project, Result
 
 
 class Fleet:
@@ -118,7 +120,7 @@ def test_accepting_makes_a_host_known(sshd: StartSshd, keys: Keys, fleet: Fleet)
     fleet.add("box", server)
     refused = fleet.project.run("exec", "--on", "box", "--output", "json", "--", "true").outcome("box")
     assert refused["error"]["code"] == "host_key_unknown"
-    assert "`remoterun hostkeys accept --on box`" in refused["error"]["hint"]
+    assert f"`remoterun hostkeys accept --on box --project {fleet.project.folder}`" in refused["error"]["hint"]
     status, found = fleet.look("accept", "--on", "box", "--yes")
     assert (status, found["box"]["state"]) == (0, "known")
     assert found["box"]["written_to"] == str(fleet.known)
@@ -188,11 +190,45 @@ def test_the_flag_accepts_new_keys_on_every_hop(sshd: StartSshd, fleet: Fleet) -
     assert error["code"] == "host_key_unknown"
     # The key is that of the jump host, and it is accepted with whatever is reached through it.
     assert "its jump host gate: the host's key is not known" in error["message"]
-    assert "`remoterun hostkeys accept --on box`" in error["hint"]
+    assert "`remoterun hostkeys accept --on box --project " in error["hint"]
     result = fleet.project.run(*words, "--accept-new", "--", "true")
     assert result.outcome("box")["status"] == "ok", result.outcome("box")
     assert len(fleet.known.read_text().splitlines()) == 2
     assert fleet.project.run(*words, "--", "true").outcome("box")["status"] == "ok"
+
+
+def test_the_command_of_a_hint_goes_the_way_of_the_run(
+    sshd: StartSshd, keys: Keys, fleet: Fleet, tmp_path: Path
+) -> None:
+    """Another port, a jump host, or a host that no file names: what is said is pasted, and then the run succeeds."""
+    gate, box = sshd(), sshd()
+    fleet.add("gate", gate, self=False)
+    fleet.add("box", box, port=1)
+    me, known = getpass.getuser(), tmp_path / "known hosts"
+    login = (
+        "--identity",
+        str(keys["client"]),
+        "--known-hosts",
+        str(known),
+        "--ssh-config",
+        "none",
+        "--python",
+        "python3",
+    )
+    for words in (
+        ("--on", "box", "--port", str(box.port), "--known-hosts", str(known)),
+        ("--on", f"{me}@127.0.0.1:{box.port}", *login),
+        ("--on", f"{me}@127.0.0.1:{box.port}", "--jump", "gate", *login),
+    ):
+        known.unlink(missing_ok=True)
+        run = ("exec", *words, "--output", "json", "--", "true")
+        (refused,) = fleet.project.run(*run).document["outcomes"]
+        assert refused["error"]["code"] == "host_key_unknown"
+        (command,) = re.findall(r"`(remoterun hostkeys accept .*?)`", refused["error"]["hint"])
+        pasted = [*REMOTERUN, *shlex.split(command)[1:], "--yes"]
+        subprocess.run(pasted, check=True, capture_output=True, cwd="/")
+        (done,) = fleet.project.run(*run).document["outcomes"]
+        assert done["status"] == "ok", (command, done["error"])
 
 
 # --- asking -----------------------------------------------------------------------------------------------------------
