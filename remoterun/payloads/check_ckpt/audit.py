@@ -17,7 +17,7 @@ from .scan.engines import EngineError, choose_engine
 from .series.memory import Memory
 from .series.store import Store, open_store
 from .settings import Settings, settings_of
-from .summary import all_unfinished, overall, summary
+from .summary import not_judged, overall, summary
 
 if TYPE_CHECKING:
     from remoterun.remote.runtime import Context
@@ -65,9 +65,9 @@ def _run(ctx: Context, settings: Settings, clock: Callable[[], float]) -> None:
     auditor.ignored.update(ignored)
     last = summary(settings.root, discovery, auditor.judged)
     ctx.emit({**last, "ignored": dict(auditor.ignored)} if auditor.ignored else last)
-    unfinished = all_unfinished(auditor.judged)
-    if unfinished:
-        ctx.nothing(unfinished)
+    reason = not_judged(auditor.judged)
+    if reason:
+        ctx.nothing(reason)
 
 
 def _discover(ctx: Context, settings: Settings) -> Discovery:

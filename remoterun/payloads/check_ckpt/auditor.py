@@ -10,7 +10,7 @@ import time
 from typing import TYPE_CHECKING, Callable, Counter, Dict, List, Optional, Sequence, Tuple
 
 from .find.unit import Unit, age_of
-from .model import Checkpoint, Found, clean_text
+from .model import VOCABULARY, Checkpoint, Found, clean_text
 from .pickles.nodes import string_items
 from .readers.families import family
 from .readers.folder import ChangedError, Folder, Sources
@@ -178,7 +178,10 @@ class Auditor:
         report.whole = True
 
     def _report(self, entry: Entry) -> None:
-        unit, outcome = entry.unit, entry.outcome
+        outcome = entry.outcome
+        # Who names a vocabulary wants a model; in a folder, it goes with what else is there.
+        beside = outcome.record["format"] == VOCABULARY and entry.unit.path != self._settings.root
+        unit = entry.unit._replace(companion=entry.unit.companion or beside)
         found, ignored, level = judge(unit, outcome, entry.of_others, self._settings.changes)
         self._tell(unit, found)
         record = {**outcome.record, "name": clean_text(unit.name), "verdict": level}

@@ -19,6 +19,8 @@ EMA = "ema"
 MASTER = "master"
 OPTIMIZER = "optimizer"
 OTHER = "other"
+# The format of a file that has the tokens of a model, and by design none of its tensors.
+VOCABULARY = "gguf-vocabulary"
 _LONGEST = 4096
 
 

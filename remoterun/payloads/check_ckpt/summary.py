@@ -100,14 +100,17 @@ def _folder_of(unit: Unit) -> Tuple[str, bool]:
     return os.sep.join(parts[:same]), place.order is not None
 
 
-def all_unfinished(judged: Sequence[Judged]) -> str:
-    """Say that nothing was judged because nothing is finished; "" where something was."""
+def not_judged(judged: Sequence[Judged]) -> str:
+    """Say why no checkpoint at all was judged; "" where one was."""
     told = [each for each in judged if not each.companion]
-    if not told or any(each.verdict != IN_PROGRESS for each in told):
+    if any(each.verdict != IN_PROGRESS for each in told):
         return ""
-    names = ", ".join(clean_text(each.unit.name, 100) for each in told[:_MOST_NAMED])
-    more = " and %s more" % format(len(told) - _MOST_NAMED, ",") if len(told) > _MOST_NAMED else ""
-    return "nothing was judged, since nothing is finished: %s%s; run again when a save is done" % (names, more)
+    names = [clean_text(each.unit.name, 100) for each in told or judged]
+    shown = ", ".join(names[:_MOST_NAMED])
+    shown += " and %s more" % format(len(names) - _MOST_NAMED, ",") if len(names) > _MOST_NAMED else ""
+    if told:
+        return "nothing was judged, since nothing is finished: %s; run again when a save is done" % shown
+    return "nothing was judged, since there is nothing but what goes with checkpoints: %s" % shown
 
 
 def overall(discovery: Discovery, judged: Sequence[Judged]) -> Iterator[Tuple[str, Found]]:

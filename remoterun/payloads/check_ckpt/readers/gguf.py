@@ -9,6 +9,7 @@ from ..dtypes import DTYPES
 from ..model import (
     MODEL,
     UNKNOWN_FORMAT,
+    VOCABULARY,
     Checkpoint,
     FlawedError,
     Region,
@@ -37,6 +38,7 @@ _BLOCK = 256 * 1024
 # Types of values: bytes of a fixed one; strings and arrays come after.
 _WIDTHS = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
 _UINT32, _STRING, _ARRAY = 4, 8, 9
+_TOKENS = "tokenizer.ggml.tokens"
 _DEFAULT_ALIGNMENT = 32
 _MAX_ALIGNMENT = 1 << 20
 
@@ -110,10 +112,12 @@ def read_gguf(source: Source) -> Checkpoint:
     if tensors > _MAX_TENSORS or pairs > _MAX_PAIRS:
         message = "the header claims %s and %s" % (count_of(tensors, "tensor"), count_of(pairs, "pair"))
         raise FlawedError("CK103" if (tensors + pairs) * 13 <= source.size else "CK025", message)
-    alignment = _read_pairs(header, pairs)
+    alignment, tokens = _read_pairs(header, pairs)
     infos = [_read_info(header) for _ in range(tensors)]
     checkpoint.decoded = True
     start = _aligned(header.at, alignment)
+    if tokens and not infos and start >= source.size:
+        checkpoint.format = VOCABULARY
     _check_names(infos)
     infos = _sized(infos, source.size - start)
     _check_places(infos, source.size - start, alignment, source, checkpoint)
@@ -168,13 +172,11 @@ class _Header:
             raise FlawedError("CK025", "the header has a name of %s" % count_of(size, "byte"))
         return self.take(size).decode("utf-8", "replace")
 
-    def skip_value(self, kind: int) -> None:
-        """Step over a value."""
-        if kind == _ARRAY:
-            inner, count = struct.unpack("<IQ", self.take(12))
-            self._skip_values(inner, count)
-        else:
-            self._skip_values(kind, 1)
+    def skip_value(self, kind: int) -> int:
+        """Step over a value; return how many there are in it."""
+        inner, count = struct.unpack("<IQ", self.take(12)) if kind == _ARRAY else (kind, 1)
+        self._skip_values(inner, count)
+        return int(count)
 
     def _skip_values(self, kind: int, count: int) -> None:
         if kind in _WIDTHS:
@@ -200,19 +202,20 @@ class _Header:
             self.skip(at - start)
 
 
-def _read_pairs(header: _Header, count: int) -> int:
-    """Step over keys and values; return the alignment of the data, the only one that matters here."""
-    alignment = _DEFAULT_ALIGNMENT
+def _read_pairs(header: _Header, count: int) -> Tuple[int, int]:
+    """Step over keys and values; return the alignment of the data, and how many tokens a vocabulary has."""
+    alignment, tokens = _DEFAULT_ALIGNMENT, 0
     for _ in range(count):
         key = header.text()
         (kind,) = struct.unpack("<I", header.take(4))
         if key == "general.alignment" and kind == _UINT32:
             (alignment,) = struct.unpack("<I", header.take(4))
         else:
-            header.skip_value(kind)
+            values = header.skip_value(kind)
+            tokens = values if key == _TOKENS else tokens
     if not 0 < alignment <= _MAX_ALIGNMENT or alignment & (alignment - 1):
         raise FlawedError("CK025", "the header asks for an alignment of %d bytes" % alignment)
-    return alignment
+    return alignment, tokens
 
 
 def _read_info(header: _Header) -> _Info:

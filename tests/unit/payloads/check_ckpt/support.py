@@ -132,7 +132,7 @@ def hear(heard: Heard, *, later: float = 0) -> None:
     try:
         run(cast("Context", heard), lambda: time.time() + later)
     except NothingError as error:
-        if not heard.records:
+        if not heard.emitted:
             raise
         heard.nothing_judged = str(error)
 

@@ -188,6 +188,35 @@ def test_versions_that_can_not_be_read_are_said(tmp_path: Path, version: int, wo
 
 
 def test_a_file_without_tensors_is_not_ok(tmp_path: Path) -> None:
-    heard = heard_of(tmp_path, gguf([]))
+    heard = heard_of(tmp_path, gguf([], pairs=[each for each in PAIRS if b"tokens" not in each]))
     assert heard.record["verdict"] == "unsupported"
-    assert "CK009" in heard.rules()
+    assert "no tensor found" in heard.of("CK009")["message"]
+
+
+def test_a_vocabulary_is_no_model_that_lost_its_tensors(tmp_path: Path) -> None:
+    """As llama.cpp has them for its tests; some took one for a model (ggml-org/llama.cpp#3917)."""
+    padded = gguf([])
+    for data in (padded, padded.rstrip(b"\0") + bytes(8)):
+        heard = heard_of(tmp_path, data)
+        assert (heard.record["verdict"], heard.record["format"]) == ("unsupported", "gguf-vocabulary")
+        assert "no tensor by design" in heard.of("CK009")["message"]
+        assert heard.of("CK009")["severity"] == "suspect"
+    none = [pair("tokenizer.ggml.tokens", 9, struct.pack("<IQ", 8, 0))]
+    for data in (padded + bytes(32), padded + GOOD[0][3], gguf([], pairs=none)):
+        heard = heard_of(tmp_path, data)
+        assert (heard.record["verdict"], heard.record["format"]) == ("unsupported", "gguf")
+        assert "no tensor found" in heard.of("CK009")["message"]
+
+
+def test_a_vocabulary_beside_models_goes_with_them(tmp_path: Path) -> None:
+    write(tmp_path / "ggml-vocab-llama.gguf", gguf([]))
+    heard = audit(tmp_path)
+    assert heard.records == []
+    assert heard.nothing_judged.endswith("nothing but what goes with checkpoints: ggml-vocab-llama.gguf")
+    write(tmp_path / "model.gguf", gguf(GOOD))
+    for _ in range(2):
+        heard = audit(tmp_path)
+        assert (heard.record["name"], heard.record["verdict"]) == ("model.gguf", "ok")
+        assert (heard.summary["companions"], heard.nothing_judged) == (["ggml-vocab-llama.gguf"], "")
+    write(tmp_path / "ggml-vocab-llama.gguf", gguf([])[:100])
+    assert audit(tmp_path).record_of("ggml-vocab-llama.gguf")["verdict"] == "bad"
