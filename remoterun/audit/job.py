@@ -12,6 +12,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
 from remoterun.api import Choice, Project, carry_out, secrets_of
+from remoterun.audit.account import Account
 from remoterun.audit.file import EventKind, doubled, nothing_to_play, twice
 from remoterun.audit.ledger import Event, tell
 from remoterun.audit.lock import Lock, audit_folder, refuse_if_held
@@ -23,18 +24,20 @@ from remoterun.errors import ConfigError, Problem, clean
 from remoterun.history import History, HistoryError, Journal
 from remoterun.model.times import now_text
 from remoterun.report.documents import plain
-from remoterun.report.text import clip
+from remoterun.report.text import clip, plural
 from remoterun.runner import Control
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from pathlib import Path
 
+    from remoterun.audit.account import Say
     from remoterun.audit.ending import Ending
     from remoterun.audit.file import Settings
     from remoterun.audit.lock import Holder
     from remoterun.compare import Difference
     from remoterun.compare.numbers import Tolerance
+    from remoterun.events import Event as RunEvent
     from remoterun.model import Plan, Run
     from remoterun.secrets import Vault
 
@@ -59,10 +62,12 @@ def wait_for_turn(root: Path, state: Path, splay_s: float, on_wait: Callable[[fl
         time.sleep(seconds)
 
 
-def perform_audit(root: Path, state: Path, settings: Settings, names: Sequence[str], ending: Ending) -> Audit:
+def perform_audit(
+    root: Path, state: Path, settings: Settings, names: Sequence[str], ending: Ending, say: Say | None = None
+) -> Audit:
     """Carry out an audit of the project at `root`: the playbooks `names`, or those of its settings.
 
-    `state` is the folder of the history. Nobody is ever asked for anything.
+    `state` is the folder of the history; `say` takes each step, as it is done. Nobody is ever asked for anything.
 
     Raises:
         BusyError: another audit of the project goes on.
@@ -72,14 +77,18 @@ def perform_audit(root: Path, state: Path, settings: Settings, names: Sequence[s
         need_apprise()
     folder = audit_folder(state, root)
     with Lock.take(folder, root) as lock:
-        return _Job(root, state, folder, settings, lock, ending).perform(tuple(names) or settings.playbooks)
+        job = _Job(root, state, folder, settings, lock, ending, Account(say))
+        return job.perform(tuple(names) or settings.playbooks)
 
 
 class _Job:
     """Hold what one audit needs."""
 
-    def __init__(self, root: Path, state: Path, folder: Path, settings: Settings, lock: Lock, ending: Ending) -> None:
+    def __init__(
+        self, root: Path, state: Path, folder: Path, settings: Settings, lock: Lock, ending: Ending, account: Account
+    ) -> None:
         self._root = root
+        self._account = account
         self._history = state
         self._folder = folder
         self._settings = settings
@@ -125,6 +134,7 @@ class _Job:
                 problems += [problem for problem in error.problems if problem not in problems]
         if problems:
             raise ConfigError(problems)
+        self._account.planned([plan for plan, _ in planned])
         return planned
 
     def _play_all(self, planned: Sequence[tuple[Plan, Vault]]) -> list[Run]:
@@ -132,15 +142,22 @@ class _Job:
         for plan, vault in planned:
             if self._ending.status is None:
                 self._lock.note(plan.run_id)
+                self._account.playing(plan)
                 runs.append(asyncio.run(self._play(plan, vault)))
+                self._account.played(runs[-1])
         return runs
 
     async def _play(self, plan: Plan, vault: Vault) -> Run:
         control = Control()
         journal = Journal(self._history, self._problems.append)
+
+        def listen(event: RunEvent) -> None:
+            journal(event)
+            self._account.heard(event)
+
         try:
             with self._ending.reaching(control):
-                return await carry_out(plan, journal, control, vault=vault)
+                return await carry_out(plan, listen, control, vault=vault)
         finally:
             journal.close()
 
@@ -202,6 +219,7 @@ class _Job:
                         self._look_for_former_project(history)
                     difference = _difference(history, last, run, self._settings.tolerances)
                     differences.append(difference)
+                    self._account.compared(difference)
                     told = last.told if last else Reported(run_id="").told
                     if alerts is not None:
                         told, more = tell(told, difference, run, alerts)
@@ -220,9 +238,12 @@ class _Job:
     def _forget(self) -> None:
         try:
             with History.open(self._history) as history:
-                history.forget(timedelta(seconds=self._settings.keep_s))
+                count = history.forget(timedelta(seconds=self._settings.keep_s))
         except (HistoryError, sqlite3.Error) as error:
             self._problems.append(f"old runs could not be forgotten: {error}")
+        else:
+            if count:
+                self._account.say(f"{plural(count, 'old run')} forgotten")
 
     def _failure(self, message: str) -> list[Event]:
         """Return the event of an audit that failed, unless people know that already."""
@@ -252,6 +273,7 @@ class _Job:
                 self._lock.told()
             self._state, delivery = deliver(self._state, alerts, self._root.name, self._take)
             self._audit = replace(self._audit, delivery=delivery)
+            self._account.delivered(delivery)
 
     def _take(self, state: State) -> None:
         self._state = state
@@ -290,6 +312,7 @@ class _Job:
             earlier = self._earlier() if kind == "html" else ()
             material = Material(audit=done, exit_on=self._settings.exit_on, earlier=earlier)
             problem = write_report(kind, self._settings.reports[kind], material)
+            self._account.written(kind, self._settings.reports[kind], problem)
             if problem is not None and problem not in self._problems:
                 self._problems.append(problem)
 

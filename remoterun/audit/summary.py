@@ -35,6 +35,15 @@ _TARGET_WORDS: Final[Mapping[Kind, str]] = MappingProxyType(
 )
 
 
+def sentences(audit: Audit) -> str:
+    """Write it with a line for each sentence, broken at a mail's width."""
+    wrapped = (
+        textwrap.fill(clean(each), _WIDTH, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+        for each in _sentences(audit)
+    )
+    return "".join(f"{each}\n" for each in wrapped)
+
+
 def in_one_line(audit: Audit) -> str:
     """Write it, however long that is."""
     return " ".join(clean(sentence) for sentence in _sentences(audit))
@@ -70,7 +79,7 @@ def _of_run(run: Run, difference: Difference | None) -> Iterator[str]:
     if difference is None:
         yield f"{said}; run {run.run_id}."
         return
-    yield f"{said}: {_counts(difference)}."
+    yield f"{said}: {counts_text(difference)}."
     folds = [folded for folded in fold(difference.changes) if not folded.change.routine]
     for folded in folds[:_MOST_TOLD]:
         yield f"{_capital(_short(_told(folded)))}."
@@ -87,7 +96,7 @@ def _falls_silent(change: Change) -> bool:
     return change.kind in (Kind.TARGET_UNREACHABLE, Kind.TARGET_FAILED)
 
 
-def _counts(difference: Difference) -> str:
+def counts_text(difference: Difference) -> str:
     """Count what changed, checkpoints too, and what stays; what goes on anyway is no news."""
     kinds = [change.kind for change in difference.changes if isinstance(change, CheckpointChange) or not change.routine]
     persisting, unknown = (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import signal
+import sys
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -14,11 +15,13 @@ import typer
 from remoterun.audit import BUSY_STATUS, BusyError, Ending, ExitOn, exit_code, load_settings
 from remoterun.audit.words import SPLAY_AT_MOST_S
 from remoterun.cli import completing, signals
+from remoterun.cli.fitting import tell_line
 from remoterun.cli.options import ProjectOption  # noqa: TC001  # typer reads it
 from remoterun.cli.output import tell, write_document, write_pieces
 from remoterun.errors import ConfigError, Problem, clean
 from remoterun.inventory import FILE_NAME, find_project
 from remoterun.model import RunStatus, format_duration, parse_duration
+from remoterun.model.times import now_text
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -55,7 +58,7 @@ def audit(
         ),
     ] = None,
     verbose: Annotated[
-        bool, typer.Option("--verbose", "-v", help="Say more: when it begins, and that nothing is new.")
+        bool, typer.Option("--verbose", "-v", help="Say what is done, step by step, and that nothing is new.")
     ] = False,
     output: Annotated[
         AuditFormat, typer.Option("--output", metavar="FORMAT", help="What standard output carries: text or json.")
@@ -75,7 +78,7 @@ def audit(
     try:
         wait_for_turn(root, default_folder(), splay_s, lambda wait_s: _waiting(wait_s) if verbose else None)
         signals.handle(lambda number, frame: _end(ending, number, frame))
-        done = perform_audit(root, default_folder(), settings, playbooks or (), ending)
+        done = perform_audit(root, default_folder(), settings, playbooks or (), ending, _say if verbose else None)
     except BusyError as error:
         return _busy(root, error, output)
     signals.finish(None if ending.status is None else ending.status.exit_code - 128)
@@ -86,7 +89,14 @@ def audit(
         from remoterun.audit.document import audit_pieces
 
         write_pieces(audit_pieces(done, wanted))
-    elif done.noteworthy or verbose:
+    elif verbose:
+        from remoterun.audit.summary import sentences
+
+        _say(f"done, with exit status {exit_code(done, wanted)}")
+        if sys.stdout.isatty() and sys.stderr.isatty():
+            tell("\n")
+        write_document(sentences(done))
+    elif done.noteworthy:
         from remoterun.audit.summary import paragraph
 
         write_document(paragraph(done))
@@ -129,6 +139,11 @@ def _seconds(text: str) -> float:
 
 def _waiting(wait_s: float) -> None:
     tell(f"remoterun: begins in {format_duration(math.ceil(wait_s))}\n")
+
+
+def _say(text: str) -> None:
+    """Say a step and when it was, in UTC as everywhere; standard output is the result's."""
+    tell_line(f"{now_text()[11:19]}  {text}", hang=12)
 
 
 def _end(ending: Ending, number: int, _frame: FrameType | None) -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import shutil
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
-from remoterun.cli.output import write
+from remoterun.cli.output import tell, write
 from remoterun.errors import clean
 
 if TYPE_CHECKING:
@@ -15,15 +15,23 @@ if TYPE_CHECKING:
 
 def write_line(text: str, *, hang: int = 4) -> None:
     """Write a line; on a terminal, what follows its first row is indented by `hang`, or less where words are long."""
-    if not sys.stdout.isatty():
-        write(f"{clean(text)}\n")
-        return
+    write(_rows(text, sys.stdout, hang))
+
+
+def tell_line(text: str, *, hang: int = 4) -> None:
+    """Write a line in the same way to standard error."""
+    tell(_rows(text, sys.stderr, hang))
+
+
+def _rows(text: str, stream: TextIO, hang: int) -> str:
+    if not stream.isatty():
+        return f"{clean(text)}\n"
     from remoterun.report.text import Span, cells, render, wrap
 
     columns = shutil.get_terminal_size().columns
     longest = max(map(cells, clean(text).split()), default=0)
     rows = wrap([Span(text)], columns, hang=max(min(hang, columns - longest), 0))
-    write("".join(f"{render(row, color=False)}\n" for row in rows) or "\n")
+    return "".join(f"{render(row, color=False)}\n" for row in rows) or "\n"
 
 
 def write_rows(rows: Sequence[Sequence[str]]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import sqlite3
@@ -10,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import closing, suppress
+from contextlib import ExitStack, closing, suppress
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -22,9 +23,10 @@ from remoterun.audit.document import audit_schema
 from remoterun.history import History, HistoryError
 from tests.support.lab import wait_for
 from tests.support.programs import lacking
-from tests.support.project import REMOTERUN, Project, Result, end, strict_json
+from tests.support.project import REMOTERUN, Project, Result, strict_json
 from tests.support.receiver import Receiver, receiving
 from tests.support.reports import failures, metric, page_data
+from tests.support.started import Started
 
 INVENTORY = f"""\
 defaults: {{python: {sys.executable}}}
@@ -64,7 +66,7 @@ ALERTS = "alerts: {to: {chat: {file: chat.url}}}\n"
 class Fleet:
     """A project of two targets on this machine, audited in the bare environment that cron and systemd give."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, started: ExitStack) -> None:
         self.project = Project(folder=folder / "fleet")
         self.folder = self.project.folder
         self.folder.mkdir()
@@ -82,7 +84,7 @@ class Fleet:
             "XDG_CACHE_HOME": str(folder / "cache"),
         }
         self.prefix: list[str] = []
-        self.started: list[subprocess.Popen[bytes]] = []
+        self.started = started
         self.says(AUDIT)
 
     def says(self, text: str) -> None:
@@ -94,23 +96,12 @@ class Fleet:
     def argv(self, *words: str) -> list[str]:
         return self.project.argv("audit", *words)
 
-    def start(self, *words: str) -> subprocess.Popen[bytes]:
-        process = subprocess.Popen(
-            [*self.prefix, *self.argv(*words)],
-            env=self.environment,
-            cwd="/",
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            start_new_session=True,
-        )
-        self.started.append(process)
-        return process
+    def start(self, *words: str) -> Started:
+        argv = [*self.prefix, *self.argv(*words)]
+        return self.started.enter_context(Started(argv, env=self.environment, cwd="/"))
 
     def audit(self, *words: str) -> Result:
-        process = self.start(*words)
-        stdout, stderr = process.communicate(timeout=120)
-        return Result(status=process.returncode, stdout=stdout, stderr=stderr.decode())
+        return self.start(*words).result(120)
 
     def moves(self, place: str) -> Path:
         """Move the project's folder to another place, and return where it was."""
@@ -158,7 +149,7 @@ class Fleet:
             return sum(sum(run.counts.values()) for run in history.runs(1))
         return 0
 
-    def start_waiting(self, *words: str) -> subprocess.Popen[bytes]:
+    def start_waiting(self, *words: str) -> Started:
         """Start an audit, and return when one of its targets is done and the other waits."""
         (self.folder / "two" / "wait").touch()
         process = self.start(*words)
@@ -166,7 +157,7 @@ class Fleet:
         wait_for(lambda: self.outcomes() == 1, "the other target to be done", limit_s=60)
         return process
 
-    def is_at_work(self, process: subprocess.Popen[bytes]) -> bool:
+    def is_at_work(self, process: Started) -> bool:
         """Tell whether an audit has begun a run, and said so."""
         locks = [lock.read_text() for lock in self.state.glob("remoterun/audits/*/lock")]
         return any(f'{{"pid": {process.pid},' in words and "-" in words.partition("runs")[2] for words in locks)
@@ -182,11 +173,8 @@ def text(result: Result) -> str:
 
 @pytest.fixture
 def fleet(tmp_path: Path) -> Iterator[Fleet]:
-    made = Fleet(tmp_path)
-    yield made
-    for process in made.started:
-        process.kill()
-        process.communicate()
+    with ExitStack() as started:
+        yield Fleet(tmp_path, started)
 
 
 @pytest.fixture
@@ -391,22 +379,51 @@ def test_a_second_one_says_who_is_at_work(fleet: Fleet) -> None:
     Draft202012Validator(audit_schema()).validate(document)
     assert (document["status"], document["exit_code"], document["holder"]["pid"]) == ("busy", 75, first.pid)
     fleet.go_on()
-    stdout, stderr = first.communicate(timeout=60)
-    assert (first.returncode, stdout, stderr) == (0, b"", b"")
+    assert first.result() == Result(status=0, stdout=b"", stderr="")
 
 
 def test_it_waits_before_it_begins(fleet: Fleet) -> None:
     document = fleet.audit("--splay", "1ms", "--output", "json").document
     assert document["status"] == "ok"
     waiting = fleet.start("--splay", "9d", "--verbose")
-    assert waiting.stderr is not None
-    assert waiting.stderr.readline().startswith(b"remoterun: begins in ")
+    waiting.says(rb"^remoterun: begins in ", on="stderr")
     (lock,) = fleet.state.glob("remoterun/audits/*/lock")
     # Who only waits keeps nobody out.
     assert fleet.audit().status == 0
     assert lock.read_bytes() == b""
-    result = end(waiting, signal.SIGTERM)
+    result = waiting.end(signal.SIGTERM)
     assert (result.status, result.stdout) == (143, b"")
+
+
+def test_a_verbose_one_says_what_it_does_in_order(fleet: Fleet, chat: Receiver) -> None:
+    fleet.says(AUDIT + ALERTS + "reports: {html: fleet.html, junit: two/step_1/fleet.xml}\n")
+    fleet.audit()
+    fleet.save("two", "step_2", "3 NaN in w")
+    found = fleet.audit("--verbose")
+    assert found.status == 3  # a report could not be written
+    steps = [line.split("  ", 1) for line in found.stderr.splitlines() if re.match(r"\d\d:\d\d:\d\d  ", line)]
+    assert [at for at, _ in steps] == sorted(at for at, _ in steps)
+    order = (
+        "to be played: look on 2 targets",
+        "playing look: run 20",
+        "  two  findings  2 checkpoints, 1 bad, ",
+        "look ended: findings (1 ok, 1 with findings)",
+        "look compared with run 20",
+        "report html written: ",
+        "the report junit was not written: ",
+        "told chat",
+        "done, with exit status 3",
+    )
+    told = [text for _, text in steps]
+    places = [next((number for number, text in enumerate(told) if text.startswith(what)), -1) for what in order]
+    assert -1 not in places, (places, told)
+    assert places == sorted(places)
+    lines = found.stdout.decode().splitlines()
+    assert lines[0].startswith("remoterun audit of")
+    assert "New: two: step_2: LK001 bad: 3 NaN in w." in lines
+    # Where nothing is new, it says so all the same.
+    quiet = fleet.audit("-v")
+    assert "look on 2 targets: findings: 1 persisting finding." in quiet.stdout.decode()
 
 
 def test_a_killed_one_is_told_of(fleet: Fleet, chat: Receiver) -> None:
@@ -414,7 +431,7 @@ def test_a_killed_one_is_told_of(fleet: Fleet, chat: Receiver) -> None:
     fleet.audit()
     fleet.save("one", "step_2", "3 NaN in w")
     first = fleet.start_waiting()
-    end(first, signal.SIGKILL)
+    first.end(signal.SIGKILL)
     fleet.go_on()
     after = fleet.audit()
     assert after.status == 1
@@ -438,7 +455,7 @@ def test_several_that_were_cut_in_a_row_are_told_of_once(fleet: Fleet, chat: Rec
         process = fleet.start()
         pids.append(process.pid)
         wait_for(partial(fleet.is_at_work, process), "a run to begin", limit_s=60)
-        assert b"were cut" not in end(process, number).stdout
+        assert b"were cut" not in process.end(number).stdout
     (fleet.folder / "two" / "wait").unlink()
     (fleet.folder / "playbooks").mkdir()
     (fleet.folder / "playbooks" / "look.yaml").write_text("steps: [{payload: none-of-that-name}]\n")
@@ -459,7 +476,7 @@ def test_several_that_were_cut_in_a_row_are_told_of_once(fleet: Fleet, chat: Rec
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_one_that_is_ended_ends_what_it_started(fleet: Fleet, number: int, status: int) -> None:
     first = fleet.start_waiting()
-    ended = end(first, number)
+    ended = first.end(number)
     assert ended.status == status
     assert "nothing was compared, and nobody was told" in text(ended)
     fleet.go_on()
