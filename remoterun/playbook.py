@@ -66,6 +66,20 @@ def _parsed(path: Path, data: bytes) -> Playbook:
     )
 
 
+def payloads_named(path: Path) -> dict[int, str]:
+    """Return the payloads that a playbook names, by step, as far as it can be read: whatever else may be wrong in it.
+
+    Raises:
+        ConfigError: the file can't be read.
+    """
+    from remoterun.inventory.check import check
+    from remoterun.inventory.schema import PlaybookFile
+    from remoterun.inventory.yamlfile import parse
+
+    file = check(parse(read_bytes(path), str(path)), PlaybookFile).value
+    return {number: step.payload for number, step in enumerate(file.steps)} if file else {}
+
+
 def secret_sources(
     said: Mapping[str, SecretFile],
     folder: Path,
@@ -246,7 +260,7 @@ def unknown_rules(playbook: Playbook, step: int, payload: str, known: Collection
     places |= {rule: ("ignore", index) for index, rule in enumerate(changes.ignore)}
     strange = [rule for rule in (*changes.ignore, *changes.severity) if rule not in known]
     return [
-        _located(playbook, ("steps", step, "rules", *places[rule]), _no_rule(rule, (payload,), known))
+        located(playbook.source, ("steps", step, "rules", *places[rule]), _no_rule(rule, (payload,), known))
         for rule in strange
     ]
 
@@ -264,13 +278,13 @@ def _no_rule(rule: str, payloads: Collection[str], known: Collection[str]) -> Pr
     return Problem(message=f"{who} {has} {what}", nearest=nearest(rule, known))
 
 
-def _located(playbook: Playbook, place: tuple[str | int, ...], problem: Problem) -> Problem:
-    """Put a problem at its place in the playbook's file, which is read once more for the line."""
+def located(source: str | None, place: tuple[str | int, ...], problem: Problem) -> Problem:
+    """Put a problem at its place in the file `source`, which is read once more for the line."""
     from remoterun.inventory.yamlfile import parse
 
-    if playbook.source is None:
+    if source is None:
         return problem
-    document = parse(read_bytes(Path(playbook.source)), playbook.source)
+    document = parse(read_bytes(Path(source)), source)
     return document.problem(place, problem.message, nearest=problem.nearest)
 
 

@@ -80,11 +80,19 @@ def load_settings(project: Path) -> Settings:
     Raises:
         ConfigError: every problem in it at once.
     """
+    settings, problems = read_settings(project)
+    if problems:
+        raise ConfigError(problems)
+    return settings
+
+
+def read_settings(project: Path) -> tuple[Settings, list[Problem]]:
+    """Read as much of the project's audit.yaml as can be, and say what is wrong in it."""
     path = project / FILE_NAME
-    return _parsed(path, read_bytes(path)) if path.exists() else Settings()
+    return _parsed(path, read_bytes(path)) if path.exists() else (Settings(), [])
 
 
-def _parsed(path: Path, data: bytes) -> Settings:
+def _parsed(path: Path, data: bytes) -> tuple[Settings, list[Problem]]:
     from remoterun.audit.schema import AuditFile
     from remoterun.inventory.check import check
     from remoterun.inventory.yamlfile import in_order, parse
@@ -96,10 +104,8 @@ def _parsed(path: Path, data: bytes) -> Settings:
     def report(place: tuple[str | int, ...], message: str) -> None:
         problems.append(document.problem(place, message))
 
-    settings = _settings(checked.value, path.absolute().parent, report) if checked.value else None
-    if problems or settings is None:
-        raise ConfigError(in_order(problems))
-    return settings
+    settings = _settings(checked.value, path.absolute().parent, report) if checked.value else Settings()
+    return settings, in_order(problems)
 
 
 def _settings(file: AuditFile, folder: Path, report: Callable[[tuple[str | int, ...], str], None]) -> Settings:

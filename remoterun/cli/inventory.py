@@ -10,9 +10,8 @@ from remoterun.api import Choice, Project
 from remoterun.cli.fitting import write_line, write_rows
 from remoterun.cli.options import Format, OutputOption, ProjectOption
 from remoterun.cli.output import write_json
-from remoterun.errors import ConfigError, Problem
+from remoterun.errors import ConfigError
 from remoterun.model import Json, Target, format_duration
-from remoterun.playbook import FOLDER, SUFFIXES
 
 app = typer.Typer(help="What the inventory says, and whether it is right.", no_args_is_help=True)
 
@@ -38,28 +37,23 @@ def list_(
 
 @app.command()
 def check(*, project: ProjectOption = None, output: OutputOption = Format.TABLE) -> int:
-    """Check inventory, playbooks and payloads; say every problem at once."""
-    loaded = Project.load(project)
-    folder = loaded.root / FOLDER if loaded.root else None
-    # Not by a glob, which passes over what it may not look into.
-    files = sorted(path for path in folder.iterdir() if path.suffix in SUFFIXES) if folder and folder.is_dir() else []
-    problems: list[Problem] = [*loaded.catalog.problems]
-    for file in files:
-        try:
-            loaded.plan_play(file.stem, Choice())
-        except ConfigError as error:
-            problems += [problem for problem in error.problems if problem not in problems]
-    if problems:
-        raise ConfigError(problems)
-    names = loaded.catalog.names()
-    counts = {"targets": len(loaded.inventory.targets), "playbooks": len(files), "payloads": len(names)}
+    """Check inventory, playbooks, payloads and audit.yaml; say every problem at once."""
+    from remoterun.cli.checking import Checking
+
+    found = Checking(project)
+    if found.problems:
+        raise ConfigError(found.problems)
+    names = found.project.catalog.names()
+    counts = {"targets": len(found.project.inventory.targets), "playbooks": len(found.files), "payloads": len(names)}
     if output is Format.TABLE:
         from remoterun.report.text import plural
 
         said = ", ".join(plural(count, name.removesuffix("s")) for name, count in counts.items())
-        write_line(f"{loaded.root or 'no project here'}: ok, {said}")
+        audit = ", audit.yaml" if found.has_audit else ""
+        write_line(f"{found.root or 'no project here'}: ok, {said}{audit}")
     else:
-        write_json({"schema": "remoterun/check/1", "status": "ok", **counts}, indent=output.indent)
+        document: dict[str, Json] = {"schema": "remoterun/check/1", "status": "ok", **counts, "audit": found.has_audit}
+        write_json(document, indent=output.indent)
     return 0
 
 

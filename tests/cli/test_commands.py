@@ -221,6 +221,48 @@ def test_inventory_check_tells_every_problem(project: Project) -> None:
     assert result.stderr.count("\n") == 3
 
 
+def test_inventory_check_looks_at_every_file_whatever_is_wrong_in_others(project: Project) -> None:
+    folder = project.folder
+    (folder / "playbooks").mkdir()
+    (folder / "playbooks/one.yaml").write_text("stepz: 1\nsteps: [{payload: helo, bogus: 1}, {payload: hello}]\n")
+    (folder / "playbooks/two.yaml").write_text("targets: nobody\nsteps: [{payload: helo}]\n")
+    (folder / "playbooks/three.yml").write_text("steps: [{payload: hello, params: {nam: x}}]\n")
+    (folder / "audit.yaml").write_text("playbooks: [helo, one, probe]\nexit_onn: 3\n")
+
+    def told() -> set[tuple[str | None, int | None, str | None]]:
+        result = project.run("inventory", "check", "--output", "json")
+        assert result.status == 2
+        problems = result.document["problems"]
+        return {(each["file"] and Path(each["file"]).name, each["line"], each["path"]) for each in problems}
+
+    always = {
+        ("one.yaml", 1, "stepz"),
+        ("one.yaml", 2, "steps.0.bogus"),
+        ("one.yaml", 2, "steps.0.payload"),
+        ("two.yaml", 2, "steps.0.payload"),
+        ("audit.yaml", 1, "playbooks.0"),
+        ("audit.yaml", 2, "exit_onn"),
+    }
+    found = told()
+    assert always <= found
+    others = sorted(path for _, _, path in found - always if path)
+    assert [Path(path.split(":")[0]).name for path in others] == ["three.yml", "two.yaml"]
+    assert others[1].endswith("two.yaml: targets")
+    # What targets there are, nobody knows while the inventory is wrong; all else is told as before.
+    (folder / "inventory.yaml").write_text("hosts: {here: {transprt: local}}\n")
+    assert told() == always | {("inventory.yaml", 1, "hosts.here.transprt")}
+
+
+def test_inventory_check_looks_at_audits(project: Project) -> None:
+    audit = project.folder / "audit.yaml"
+    audit.write_text("playbooks: [check-ckpt]\n")
+    result = project.run("inventory", "check")
+    assert (result.status, result.stdout.decode().strip()[-12:]) == (0, ", audit.yaml")
+    audit.write_text("playbooks: [check-ckpt\n")
+    result = project.run("inventory", "check")
+    assert (result.status, str(audit) in result.stderr) == (2, True)
+
+
 def test_payload_commands(project: Project) -> None:
     listed = {item["name"]: item for item in project.run("payload", "list", "--output", "json").document["payloads"]}
     assert {"hello", "probe", "check-ckpt"} <= set(listed)
