@@ -3,10 +3,11 @@
 Everything goes to standard error, but for the standard output of programs (`run`, `exec`). How their output is shown:
 
 - one target: raw. Into a pipe or file every byte goes through untouched; on a terminal only colours and simple cursor
-  movements do, because a target is not trusted with the user's terminal;
+  movements do, because a target is not trusted with the user's terminal. Where standard output and standard error
+  lead to one place, lines of the one do not begin within lines of the other;
 - several targets: line by line behind ``kpro6/200 | ``. A line longer than 64 KiB comes in pieces, the later ones
   behind ``kpro6/200 + ``. Into a pipe or file the line's own bytes are untouched; on a terminal only colours remain of
-  its escapes.
+  its escapes, and a line that gets no end for about a second (a question, dots) comes in pieces as well.
 """
 
 from __future__ import annotations
@@ -153,7 +154,7 @@ class Console:
             case RecordArrived():
                 self._board.recorded(event.target, event.step)
             case OutputArrived() if self._shows_programs:
-                self._show(event.stream, self._programs.show(event))
+                self._show(event.stream, self._programs.show(event, now))
             case Logged():
                 self._remark(1, event.target, f"log  {event.text}")
             case OutcomeReady():
@@ -161,7 +162,9 @@ class Console:
         self._refresh()
 
     def tick(self) -> None:
-        """Let time pass: redraw clocks, and hand on what a slow reader of a pipe left waiting."""
+        """Let time pass: redraw clocks, show lines that get no end, hand on what a pipe's slow reader left waiting."""
+        for stream, output in self._programs.let_go(self._clock()):
+            self._show(stream, output)
         self._out.pump()
         self._err.pump()
         self._refresh()
@@ -201,7 +204,8 @@ class Console:
     def _begin(self, event: RunStarted, now: float) -> None:
         self._board.begin(event.plan, now)
         targets = self._board.targets
-        self._programs = Programs(targets, terminals=self._terminals, color=self._color)
+        shared = self._out is self._err
+        self._programs = Programs(targets, terminals=self._terminals, color=self._color, shared=shared)
         if self._verbosity > 0 or (self._verbosity == 0 and not self._screen and not self._board.streams):
             self._say(
                 [
@@ -241,6 +245,7 @@ class Console:
         page.line(*line, hang=4)
         self._above(f"\n{page.text()}" if self._mid_line else page.text())
         self._mid_line = False
+        self._programs.broken_off()
 
     def _show(self, stream: str, output: str | bytes) -> None:
         """Write output of a program."""

@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import unicodedata
 from itertools import pairwise
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remoterun.console.programs import MAX_LINE_BYTES, Lines, Programs, TerminalFilter, safe_text, terminal_line
+from remoterun.console.programs import (
+    MAX_LINE_BYTES,
+    PATIENCE_S,
+    Lines,
+    Programs,
+    TerminalFilter,
+    safe_text,
+    terminal_line,
+)
 from remoterun.events import OutputArrived
 from tests.support.runs import texts
 
@@ -55,6 +63,66 @@ def test_streams_and_targets_do_not_mix_their_lines() -> None:
     assert programs.show(output(b" line\n")) == b"a/1 | half line\n"
     assert ("stderr", b"a/1 | error\n") in list(programs.finish_all())
     assert list(programs.finish_all()) == []
+
+
+MIXED = st.lists(
+    st.tuples(st.sampled_from(["stdout", "stderr"]), st.sampled_from([b"a", b"b\n", b"\n", b"c\nd", b"", b"\xff"])),
+    max_size=12,
+)
+
+
+@given(MIXED, st.booleans())
+def test_two_streams_in_one_place_keep_their_lines_whole(chunks: list[tuple[Any, bytes]], is_terminal: bool) -> None:
+    programs = Programs(["a/1"], terminals=("stdout", "stderr") if is_terminal else (), color=False, shared=True)
+    shown = [programs.show(output(data, stream=stream)) for stream, data in chunks]
+    shown += [part for _, part in programs.finish("a/1", 0)]
+    text = "".join(part if isinstance(part, str) else part.decode("utf-8", "replace") for part in shown)
+    said = {
+        stream: b"".join(data for each, data in chunks if each == stream).decode("utf-8", "replace")
+        for stream in ("stdout", "stderr")
+    }
+    if is_terminal:
+        ends = [line for each in said.values() for line in each.removesuffix("\n").split("\n") if each]
+        assert sorted(text.removesuffix("\n").split("\n") if text else []) == sorted(ends)
+    else:
+        assert len(text) == sum(map(len, said.values()))
+
+
+def test_a_line_that_gets_no_end_is_shown_after_a_while() -> None:
+    programs = Programs(["a/1"], terminals=("stdout", "stderr"), color=False, shared=True)
+    assert programs.show(output(b"one\nsure? "), 10.0) == "one\n"
+    assert list(programs.let_go(10.1)) == []
+    assert list(programs.let_go(10.0 + PATIENCE_S)) == [("stdout", "sure? ")]
+    # From then on it goes as it comes, until somebody else has something to say.
+    assert programs.show(output(b"[y/N] "), 11.0) == "[y/N] "
+    assert programs.show(output(b"warning\n", stream="stderr"), 11.1) == "\nwarning\n"
+    assert programs.show(output(b"no\n"), 11.2) == "no\n"
+    assert programs.show(output(b"next"), 12.0) == ""
+    assert list(programs.finish_all()) == [("stdout", "next"), ("stdout", ""), ("stderr", "")]
+
+
+def test_nothing_is_held_where_the_streams_go_apart() -> None:
+    programs = Programs(["a/1"], terminals=("stdout",), color=False)
+    assert programs.show(output(b"half")) == "half"
+    assert programs.show(output(b"oops", stream="stderr")) == b"oops"
+
+
+def test_of_several_targets_a_line_that_gets_no_end_comes_in_pieces_on_a_terminal() -> None:
+    programs = Programs(["a/1", "b/2"], terminals=("stdout",), color=False)
+    assert programs.show(output(b"one\nsure? "), 10.0) == "a/1 | one\n"
+    assert programs.show(output(b" 10%\r 50%", "b/2"), 10.0) == ""
+    assert programs.show(output(b"torn", stream="stderr"), 10.0) == b""
+    assert list(programs.let_go(10.3)) == []
+    assert list(programs.let_go(10.5)) == [("stdout", "a/1 | sure? \n")]
+    assert list(programs.let_go(20.0)) == []
+    assert programs.show(output(b"yes\n"), 20.0) == "a/1 + yes\n"
+    assert programs.show(output(b"next? "), 21.0) == ""
+    assert list(programs.let_go(22.0)) == [("stdout", "a/1 | next? \n")]
+    # The end of a line alone is no piece.
+    assert programs.show(output(b"\n\n"), 22.0) == "a/1 | \n"
+    # Of a bar that is drawn again and again, and of what goes into a file, the whole line is worth something.
+    rest = [part for part in programs.finish_all() if part[1]]
+    assert rest == [("stderr", b"a/1 | torn\n"), ("stdout", "b/2 |  50%\n")]
 
 
 @given(st.lists(st.integers(0, 3 * MAX_LINE_BYTES), max_size=4))
