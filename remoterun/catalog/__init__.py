@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from remoterun.catalog.discovery import Broken, Found, search_built_in, search_installed, search_project
 from remoterun.catalog.info import Origin, PayloadInfo
+from remoterun.catalog.manifest import Said
 from remoterun.catalog.packing import PACK_LIMIT, Member, canonical_zip
 from remoterun.catalog.params import PARAM_TYPES, Param, ParamType
 from remoterun.catalog.scaffold import Kind, scaffold
@@ -19,6 +20,8 @@ from remoterun.records import dataclass
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
+
+    from remoterun.catalog.versions import Reference
 
 __all__ = [
     "PACK_LIMIT",
@@ -89,11 +92,11 @@ class Catalog:
         """
         wanted = parse_reference(reference)
         versions = self.versions(wanted.name)
-        if problems := self._problems_of(wanted.name, versions):
+        chosen = next((payload for payload in versions if wanted.accepts(payload.order)), None)
+        if problems := self._problems_of(wanted, versions, chosen):
             raise ConfigError(problems)
         if not versions:
             raise ConfigError(self._unknown(wanted.name))
-        chosen = next((payload for payload in versions if wanted.accepts(payload.order)), None)
         if chosen is None:
             there = ", ".join(payload.version for payload in versions)
             hidden = f"; {versions[0].origin}, hides {versions[0].shadows}" if versions[0].shadows else ""
@@ -102,15 +105,16 @@ class Catalog:
             )
         return chosen
 
-    def _problems_of(self, name: str, versions: Sequence[PayloadInfo]) -> list[Problem]:
-        """Return what is wrong with what may have a name, but for what these versions would hide."""
-        farthest = _NEAREST_FIRST.index(versions[0].origin) if versions else len(_NEAREST_FIRST)
+    def _problems_of(
+        self, wanted: Reference, versions: Sequence[PayloadInfo], chosen: PayloadInfo | None
+    ) -> list[Problem]:
+        """Return what is wrong with whatever may be what is wanted, or may hide what was chosen of these versions."""
         return [
             # Whoever asks for it may have a place of its own to name, in a playbook.
-            Problem(message=f"the payload {name} can't be used: {problem}")
+            Problem(message=f"the payload {wanted.name} can't be used: {problem}")
             for broken in self.broken
-            if _NEAREST_FIRST.index(broken.origin) <= farthest
-            and (broken.names is None or name.replace("_", "-") in broken.names)
+            if (broken.names is None or wanted.name.replace("_", "-") in broken.names)
+            and (not versions or _may_come_first(broken, wanted, versions[0].origin, chosen))
             for problem in broken.problems
         ]
 
@@ -122,13 +126,23 @@ class Catalog:
         return Problem(message=message, nearest=nearest(name, self.names()))
 
 
+def _may_come_first(broken: Broken, wanted: Reference, origin: Origin, chosen: PayloadInfo | None) -> bool:
+    """Tell whether something broken may be what is wanted, rather than what was chosen of an origin."""
+    if broken.origin != origin:
+        return _NEAREST_FIRST.index(broken.origin) < _NEAREST_FIRST.index(origin)
+    return broken.versions is None or any(
+        wanted.accepts(version) and (chosen is None or version >= chosen.order) for version in broken.versions
+    )
+
+
 def _refuse_twins(found: Found) -> None:
     first: dict[tuple[Origin, str, str], PayloadInfo] = {}
     for payload in found.payloads:
         other = first.setdefault((payload.origin, payload.name, payload.version), payload)
         if other is not payload:
             message = f"is {payload.name} {payload.version}, and so is {other.path}: give one another name or version"
-            found.refuse(payload.origin, {payload.name}, [Problem(message=message, file=str(payload.path))])
+            said = Said.of(payload.name, payload.version)
+            found.refuse(payload.origin, said, [Problem(message=message, file=str(payload.path))])
 
 
 def _without_shadowed(payloads: Iterable[PayloadInfo]) -> tuple[PayloadInfo, ...]:

@@ -10,7 +10,7 @@ from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from remoterun.catalog.manifest import MANIFEST, NAME, read_file, read_folder
+from remoterun.catalog.manifest import MANIFEST, Said, read_file, read_folder
 from remoterun.errors import Problem
 from remoterun.records import dataclass
 
@@ -18,16 +18,18 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from remoterun.catalog.info import Origin, PayloadInfo
+    from remoterun.catalog.versions import Version
 
 GROUP: Final = "remoterun.payloads"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Broken:
-    """Hold what is wrong where a payload stands; `names` are those it may have, None where it may have any."""
+    """Hold what is wrong where a payload stands: `names` and `versions` that it may have, None where it may be any."""
 
     origin: Origin
     names: frozenset[str] | None
+    versions: frozenset[Version] | None
     problems: tuple[Problem, ...]
 
 
@@ -42,21 +44,22 @@ class Found:
     def read(self, origin: Origin, path: Path, name: str) -> bool:
         """Read the payload of a folder or a file, which goes by `name` when it is broken; False when it is none."""
         problems: list[Problem] = []
-        names = {name}
-        payload = (read_folder if path.is_dir() else read_file)(origin, path, problems, names)
+        said = Said.of(name)
+        payload = (read_folder if path.is_dir() else read_file)(origin, path, problems, said)
         if payload is not None and origin == "entry point" and payload.name != name:
             message = f"is {payload.name!r}, but the entry point that leads here is called {name!r}"
             problems.append(Problem(message=message, file=str(path / MANIFEST), path="name"))
         if problems:
-            self.refuse(origin, names, problems)
+            self.refuse(origin, said, problems)
         elif payload is not None:
             self.payloads.append(payload)
         return bool(problems) or payload is not None
 
-    def refuse(self, origin: Origin, names: Iterable[str] | None, problems: Iterable[Problem]) -> None:
-        """Note what is wrong with whatever has one of these names; None: with every payload of the origin."""
-        known = None if names is None else frozenset(name for name in names if NAME.fullmatch(name))
-        self.broken.append(Broken(origin=origin, names=known, problems=tuple(problems)))
+    def refuse(self, origin: Origin, said: Said | None, problems: Iterable[Problem]) -> None:
+        """Note what is wrong with whatever says that it is this payload; None: with every payload of the origin."""
+        names = None if said is None else frozenset(said.names)
+        versions = frozenset(said.versions) if said is not None and said.versions else None
+        self.broken.append(Broken(origin=origin, names=names, versions=versions, problems=tuple(problems)))
 
 
 def search_built_in(found: Found) -> None:
@@ -80,7 +83,7 @@ def search_project(project: Path, found: Found) -> None:
         try:
             missing = _look(path, found)
         except OSError as error:
-            found.refuse("project", {_hyphened(path)}, [_unreadable(path, error)])
+            found.refuse("project", Said.of(_hyphened(path)), [_unreadable(path, error)])
             continue
         if missing:
             found.overlooked[path.name.removesuffix(".py").partition("@")[0]] = missing
@@ -121,7 +124,7 @@ def search_installed(found: Found) -> None:
             message = (
                 f"entry point {name!r} of the group {GROUP} names {value!r}, which is no package with a {MANIFEST}"
             )
-            found.refuse("entry point", {name}, [Problem(message=message)])
+            found.refuse("entry point", Said.of(name), [Problem(message=message)])
         else:
             found.read("entry point", folder, name)
 

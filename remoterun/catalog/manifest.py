@@ -5,7 +5,7 @@ from __future__ import annotations
 import keyword
 import re
 import sys
-from dataclasses import replace
+from dataclasses import field, replace
 from itertools import takewhile
 from pathlib import Path, PurePosixPath
 from types import MappingProxyType
@@ -15,7 +15,7 @@ from remoterun.catalog.info import Origin, PayloadInfo
 from remoterun.catalog.packing import left_out
 from remoterun.catalog.params import NUMERIC, PARAM_TYPES, Param, ParamType
 from remoterun.catalog.tables import Table, parse_toml
-from remoterun.catalog.versions import parse_version
+from remoterun.catalog.versions import Version, parse_version
 from remoterun.errors import ConfigError, Problem, nearest
 from remoterun.model import LIMIT_NAMES, Json, parse_duration
 from remoterun.records import dataclass
@@ -67,23 +67,44 @@ class _Place:
         )
 
 
-def read_folder(
-    origin: Origin, folder: Path, problems: list[Problem], names: set[str] | None = None
-) -> PayloadInfo | None:
+@dataclass(frozen=True, slots=True)
+class Said:
+    """Gather which payload something says that it is, also when it is wrong: by its place and by its manifest."""
+
+    names: set[str] = field(default_factory=set)
+    versions: set[Version] = field(default_factory=set)
+
+    @classmethod
+    def of(cls, name: str, version: str | None = None) -> Said:
+        """Begin with what is known without a manifest."""
+        said = cls()
+        said.note(name, version)
+        return said
+
+    def note(self, name: str, version: str | None) -> None:
+        """Take note of a name and a version, if they can be such."""
+        if NAME.fullmatch(name):
+            self.names.add(name)
+        order = parse_version(version or "")
+        if order is not None:
+            self.versions.add(order)
+
+
+def read_folder(origin: Origin, folder: Path, problems: list[Problem], said: Said | None = None) -> PayloadInfo | None:
     """Read the payload of a folder with a ``payload.toml``; None, with problems noted, when it is wrong.
 
-    `names` takes the name that the manifest gives, also when it is wrong elsewhere.
+    `said` takes what it says that it is.
     """
     file = folder / MANIFEST
     text = _read_text(file, problems)
     table = None if text is None else parse_toml(text, file=str(file), first_line=1, problems=problems)
-    return _read_payload(table, _Place.of(origin, folder, folder=True), names) if table else None
+    return _read_payload(table, _Place.of(origin, folder, folder=True), said or Said())
 
 
-def read_file(origin: Origin, file: Path, problems: list[Problem], names: set[str] | None = None) -> PayloadInfo | None:
+def read_file(origin: Origin, file: Path, problems: list[Problem], said: Said | None = None) -> PayloadInfo | None:
     """Read a single-file payload by its inline block; None when it has none, or is wrong with problems noted.
 
-    `names` as for a folder.
+    `said` as for a folder.
     """
     text = _read_text(file, problems)
     block = None if text is None else _inline_block(text, file, problems)
@@ -91,7 +112,7 @@ def read_file(origin: Origin, file: Path, problems: list[Problem], names: set[st
         return None
     first_line, toml = block
     table = parse_toml(toml, file=str(file), first_line=first_line, problems=problems)
-    return _read_payload(table, _Place.of(origin, file, folder=False), names) if table else None
+    return _read_payload(table, _Place.of(origin, file, folder=False), said or Said())
 
 
 def _read_text(file: Path, problems: list[Problem]) -> str | None:
@@ -121,7 +142,10 @@ def _inline_block(text: str, file: Path, problems: list[Problem]) -> tuple[int, 
     return starts[0] + 2, "\n".join(line[2:] for line in block[: ends[0]])
 
 
-def _read_payload(table: Table, place: _Place, names: set[str] | None) -> PayloadInfo | None:
+def _read_payload(table: Table | None, place: _Place, said: Said) -> PayloadInfo | None:
+    said.note(place.package.replace("_", "-"), place.version)
+    if table is None:
+        return None
     before = len(table.problems)
     table.only(_KEYS)
     pack = table.table("pack")
@@ -143,8 +167,7 @@ def _read_payload(table: Table, place: _Place, names: set[str] | None) -> Payloa
         program=_program(table, place),
         include=_include(pack, place),
     )
-    if names is not None:
-        names.add(info.name)
+    said.note(info.name, info.version)
     return info if len(table.problems) == before else None
 
 

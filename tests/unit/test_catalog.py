@@ -134,6 +134,38 @@ def test_a_broken_payload_is_not_passed_over_for_what_it_would_hide(tmp_path: Pa
     assert "check@2.0.0.py:2: is not TOML" in refusal(catalog, "check")
 
 
+def test_a_broken_version_stops_only_what_would_be_that_version(tmp_path: Path) -> None:
+    for version in ("1.0.0", "1.2.0", "2.0.0"):
+        add(tmp_path / "payloads", "check", version, f"check@{version}")
+    # One says its version by its name, one in its manifest, and one both, which do not agree.
+    broken(tmp_path / "payloads/check@1.1.0.py", "no toml")
+    broken(tmp_path / "payloads/check_next.py", 'name = "check"', 'version = "3.0.0"')
+    broken(tmp_path / "payloads/check@4.0.0.py", 'version = "4.1.0"')
+    catalog = Catalog.load(tmp_path)
+    expected = {"@1": "1.2.0", "@=1.0.0": "1.0.0", "@1.2": "1.2.0", "@2": "2.0.0"}
+    assert {reference: catalog.find(f"check{reference}").version for reference in expected} == expected
+    assert "check@1.1.0.py:2: is not TOML" in refusal(catalog, "check@1.1")
+    assert "check_next.py: description: is required" in refusal(catalog, "check@3")
+    for reference in ("check@=4.0.0", "check@=4.1.0", "check"):
+        assert "check@4.0.0.py: version: is 4.1.0, but" in refusal(catalog, reference)
+    assert "there is 2.0.0, 1.2.0, 1.0.0" in refusal(catalog, "check@5")
+
+
+def test_what_says_nothing_of_its_version_may_be_any(tmp_path: Path) -> None:
+    add(tmp_path / "payloads", "check", "1.0.0", "check@1.0.0")
+    broken(tmp_path / "payloads/check.py", 'name = "check"')
+    catalog = Catalog.load(tmp_path)
+    for reference in ("check", "check@1", "check@7"):
+        assert "check.py: version: is required" in refusal(catalog, reference)
+
+
+def test_a_broken_version_hides_those_of_farther_origins_whatever_it_is(tmp_path: Path) -> None:
+    broken(tmp_path / "payloads/probe@0.1.0.py", "no toml")
+    catalog = Catalog.load(tmp_path)
+    for reference in ("probe", "probe@1"):
+        assert "probe@0.1.0.py:2: is not TOML" in refusal(catalog, reference)
+
+
 def test_names_that_no_payload_can_have_are_not_offered(tmp_path: Path) -> None:
     file = broken(tmp_path / "payloads/one.py", 'name = "O n e"')
     catalog = Catalog.load(tmp_path)
