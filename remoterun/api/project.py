@@ -9,10 +9,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
-from remoterun.errors import ConfigError, Problem
+from remoterun.errors import ConfigError, Problem, clean
 from remoterun.inventory import FILE_NAME, Inventory, Overrides, find_project
 from remoterun.inventory.here import path_targets
-from remoterun.inventory.words import LONGEST_WORD
+from remoterun.inventory.words import ENV_NAME, LONGEST_WORD, check_env
 from remoterun.model import (
     ExecWork,
     Job,
@@ -197,10 +197,9 @@ class Project:
         """Plan a script or a program on the chosen targets.
 
         Raises:
-            ConfigError: when a word is longer than the kernel takes, or nothing was chosen.
+            ConfigError: when a word or a variable can't be given to a program, or nothing was chosen.
         """
-        _check_words(work, choice.env)
-        if problems := _secret_problems(None, choice):
+        if problems := [*_word_problems(work), *_env_problems(choice.env), *_secret_problems(None, choice)]:
             raise ConfigError(problems)
         jobs = [
             Job(
@@ -259,7 +258,8 @@ def _job(
     said: dict[str, str | SecretRef] = {**target.env, **step.env, **choice.env}
     env = {name: value for name, value in said.items() if isinstance(value, str)}
     secret_env = {name: value.secret for name, value in said.items() if isinstance(value, SecretRef)}
-    _check_words(work, env)
+    if problems := _env_problems(env):
+        raise ConfigError(problems)
     return Job(
         target=target,
         step=index,
@@ -302,6 +302,11 @@ def _secret_problems(playbook: Playbook | None, choice: Choice) -> list[Problem]
         for name in choice.secrets
         if name in choice.env
     ]
+    problems += [
+        Problem(path=f"--secret {clean(name)}", message=f"is not {ENV_NAME.what}: {ENV_NAME.rule}")
+        for name in choice.secrets
+        if not ENV_NAME.fits(name)
+    ]
     own = playbook.secrets if playbook is not None else {}
     return problems + [
         Problem(path=f"--secret {name}", message="the playbook has a secret of this name: refer to that in its `env`")
@@ -310,24 +315,31 @@ def _secret_problems(playbook: Playbook | None, choice: Choice) -> list[Problem]
     ]
 
 
-def _check_words(work: Work, env: Mapping[str, str]) -> None:
-    words = [(f"env {key}", f"{key}={value}".encode("utf-8", "surrogateescape")) for key, value in env.items()]
-    if isinstance(work, ExecWork):
-        words += [(f"word {index} of the command", word) for index, word in enumerate(work.argv)]
+def _env_problems(env: Mapping[str, str]) -> list[Problem]:
+    """Hold what comes from flags and programs to the rule of the inventory."""
+    problems: list[Problem] = []
+    for name, value in env.items():
+        try:
+            check_env(name, value)
+        except ValueError as error:
+            problems.append(Problem(path=f"env {clean(name)}", message=str(error)))
+    return problems
+
+
+def _word_problems(work: Work) -> list[Problem]:
+    argv = work.argv if isinstance(work, ExecWork) else ()
     args = work.args if isinstance(work, ScriptWork) else ()
+    words = [(f"word {index} of the command", word) for index, word in enumerate(argv)]
     problems = [
         Problem(path=what, message=f"is {len(word)} bytes long; Linux takes at most {LONGEST_WORD} in one word")
         for what, word in words
         if len(word) > LONGEST_WORD
     ]
-    zeros = [*words, *((f"argument {index}", word) for index, word in enumerate(args))]
-    problems += [
+    return problems + [
         Problem(path=what, message="holds a zero byte, which no program can be given")
-        for what, word in zeros
+        for what, word in (*words, *((f"argument {index}", word) for index, word in enumerate(args)))
         if b"\0" in word
     ]
-    if problems:
-        raise ConfigError(problems)
 
 
 def new_run_id() -> str:

@@ -142,11 +142,12 @@ def check_env(name: str, value: str) -> None:
     """Refuse an environment variable that no process can be given.
 
     Raises:
-        ValueError: the value holds a NUL, or the two are longer than the kernel takes.
+        ValueError: the name is none, the value holds a NUL, or the two are longer than the kernel takes.
     """
+    ENV_NAME.check(name)
     if "\0" in value:
         raise ValueError("the value holds a NUL character, which no environment variable can")
-    size = len(f"{name}={value}".encode())
+    size = len(f"{name}={value}".encode("utf-8", "surrogateescape"))
     if size > LONGEST_WORD:
         raise ValueError(f"name and value take {size} bytes; the kernel's limit is {LONGEST_WORD}")
 

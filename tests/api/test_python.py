@@ -100,6 +100,30 @@ def test_scripts_and_programs() -> None:
 
 
 @pytest.mark.usefixtures("project")
+@pytest.mark.parametrize("how", ["play", "run_program", "run_script"])
+def test_variables_of_the_environment_follow_the_rule_of_the_inventory(how: str) -> None:
+    what: dict[str, object] = {"play": "hello", "run_program": ["true"], "run_script": b""}
+    names = ["A-B", "1ST", "", "NAME=", "a b", "\u00e4"]
+    env = {**dict.fromkeys(names, "x"), "ZERO": "a\0b", "LONG": "x" * 131_072, "_ok1": "\udce4"}
+    secrets = {"S-1": remoterun.SecretSource(kind="env", words=("HOME",))}
+    with pytest.raises(remoterun.ConfigError) as caught:
+        getattr(remoterun, how)(what[how], on=["trainer"], env=env, secrets=secrets)
+    told = {problem.path: problem.message for problem in caught.value.problems}
+    assert {*told} == {*(f"env {name}" for name in (*names, "ZERO", "LONG")), "--secret S-1"}
+    assert told["env A-B"] == (
+        "'A-B' is not the name of an environment variable: use letters, digits and '_', no digit first"
+    )
+    assert "holds a NUL character" in told["env ZERO"]
+    assert "the kernel's limit is 131071" in told["env LONG"]
+
+
+@pytest.mark.usefixtures("project")
+def test_bytes_of_any_encoding_may_be_the_value_of_a_variable() -> None:
+    run = remoterun.run_program(["printenv", "_ok1"], on=["trainer"], env={"_ok1": "\udce4"})
+    assert run.outcomes[0].stdout.data == b"\xe4\n"
+
+
+@pytest.mark.usefixtures("project")
 def test_outcomes_come_one_by_one_and_then_the_run() -> None:
     async def play() -> tuple[list[str], remoterun.Run]:
         async with remoterun.aplay("hello", on=["*"]) as running:
