@@ -18,6 +18,7 @@ from remoterun.history import History, HistoryError, PlanError, default_folder
 from remoterun.model import Manner, OtherWork, Phase, RunStatus, Status
 
 if TYPE_CHECKING:
+    from remoterun.history import Kept
     from remoterun.model import Outcome, Plan, Run
 
 # As `new_run_id` makes them: the beginning of one will not do where there is nothing to compare it with.
@@ -85,17 +86,15 @@ def _take_up(name: str, flags: Flags, manner: Manner) -> tuple[Run, int]:
             kept = history.find(name)
             if kept.running:
                 raise GoingOnError(f"run {kept.run_id} is going on in another process: Ctrl-C there ends it")
-            earlier, plan = history.run(kept), history.plan(kept)
-    except PlanError as error:
-        if not flags.on:
-            raise
-        return _look_after(error.run_id, flags, manner)
+            earlier, plan = history.run(kept), _plan_of(history, kept, anything=bool(flags.on))
     except HistoryError as error:
-        if isinstance(error, GoingOnError) or not _RUN_ID.fullmatch(name):
+        if isinstance(error, GoingOnError | PlanError) or not _RUN_ID.fullmatch(name):
             raise
         if not flags.on:
             raise HistoryError(f"{error}; if it was started on another machine, say where it runs: --on") from error
         return _look_after(name, flags, manner)
+    if plan is None:
+        return _look_after(kept.run_id, flags, manner, earlier)
     if any(job.step for job in plan.jobs):
         raise HistoryError(f"run {kept.run_id} has several steps: `remoterun resume {kept.run_id}` goes on with it")
     more = _beyond(earlier, plan, flags)
@@ -132,9 +131,30 @@ def _beyond(earlier: Run, plan: Plan, flags: Flags) -> Plan | None:
     return replace(chosen, jobs=jobs) if any(job.target.id not in known for job in jobs) else None
 
 
-def _look_after(run_id: str, flags: Flags, manner: Manner) -> tuple[Run, int]:
-    """Go to targets at work on a run of which nothing is known here: they know."""
-    return perform(Project.load(flags.project).plan_other(run_id, flags.choice()), flags.showing(), manner=manner)
+def _plan_of(history: History, kept: Kept, *, anything: bool) -> Plan | None:
+    """Return the plan of a run; None for one that can't be read any more, where it is said whom to ask.
+
+    Raises:
+        PlanError: it can't be read, and nobody said.
+    """
+    try:
+        return history.plan(kept)
+    except PlanError:
+        if not anything:
+            raise
+        return None
+
+
+def _look_after(run_id: str, flags: Flags, manner: Manner, earlier: Run | None = None) -> tuple[Run, int]:
+    """Go to targets at work on a run of which no plan is known here: they know. Not to those with an outcome."""
+    plan = Project.load(flags.project).plan_other(run_id, flags.choice())
+    ended = {outcome.target for outcome in (earlier.outcomes if earlier else ()) if not _is_open(outcome)}
+    left = tuple(job for job in plan.jobs if job.target.id not in ended)
+    if earlier is not None and not left:
+        tell(f"run {run_id} has no target at work that was asked for\n")
+        print_kept(earlier, plan, flags.showing(), programs=programs_of(plan))
+        return earlier, earlier.status.exit_code
+    return perform(replace(plan, jobs=left), flags.showing(), manner=manner)
 
 
 def _is_open(outcome: Outcome) -> bool:

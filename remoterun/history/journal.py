@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import sqlite3
 from contextlib import suppress
-from typing import TYPE_CHECKING, Self
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final, Self
 
 from remoterun.events import Event, OutcomeReady, RecordArrived, RunFinished, RunStarted
 from remoterun.history.alive import Alive
 from remoterun.history.database import NO_PROJECT, NewerHistoryError, connect, transaction
 from remoterun.history.retention import KEEP, before, forget, unfollow
-from remoterun.history.values import pack_outcome, pack_plan, pack_record
-from remoterun.model import RunStatus, Status
+from remoterun.history.values import pack_outcome, pack_plan, pack_record, unpack_plan
+from remoterun.model import RunStatus, Status, judge
 from remoterun.report.documents import plain
 from remoterun.version import VERSION
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from remoterun.model import Outcome, Run
+    from remoterun.model import Job, Outcome, Run
+
+
+_ENDED: Final = frozenset({RunStatus.INTERRUPTED, RunStatus.TERMINATED})
 
 
 class Journal:
@@ -31,7 +35,7 @@ class Journal:
     Args:
         folder: where the history lies.
         on_trouble: takes the one sentence about what can't be written.
-        earlier: what a run that is taken up again already has; all else of it is written anew.
+        earlier: what a run that is taken up again already has; all else of it that is asked for is written anew.
     """
 
     def __init__(self, folder: Path, on_trouble: Callable[[str], None], earlier: Run | None = None) -> None:
@@ -47,8 +51,6 @@ class Journal:
                 self._entry = _Entry.begin(self._folder, event, self._earlier)
             elif self._entry is not None:
                 self._entry.take(event)
-        except _KeptError:
-            self._on_trouble(f"the history in {self._folder} has this run already, and keeps what it had of it")
         except (sqlite3.Error, OSError, NewerHistoryError) as error:
             self._on_trouble(f"the history in {self._folder} can't be written, so it lacks this run: {error}")
             self.close()
@@ -60,17 +62,17 @@ class Journal:
             entry.close()
 
 
-class _KeptError(Exception):
-    """Say that a run is kept already: what another version has planned can be looked after, but not taken up."""
-
-
 class _Entry:
     """Hold one run in the database."""
 
-    def __init__(self, database: sqlite3.Connection, alive: Alive, event: RunStarted) -> None:
+    def __init__(self, database: sqlite3.Connection, alive: Alive, folder: Path) -> None:
         self._database = database
         self._alive = alive
-        self._jobs = {(job.target.id, job.step): number for number, job in enumerate(event.plan.jobs)}
+        self._folder = folder
+        self._jobs: dict[tuple[str, int], int] = {}
+        # How many jobs of the run are not among these, and what the run was before it was taken up.
+        self._others = 0
+        self._status_before: str | None = None
         self._records: dict[int, int] = {}
         self._run = 0
 
@@ -82,10 +84,10 @@ class _Entry:
         except BaseException:
             alive.end()
             raise
-        entry = cls(database, alive, event)
+        entry = cls(database, alive, folder)
         try:
             with transaction(database):
-                entry._go_on(event, earlier) if earlier is not None else entry._start(event)
+                entry._begin(event, earlier)
             forget(database, folder, before(KEEP))
         except BaseException:
             entry.close()
@@ -102,28 +104,56 @@ class _Entry:
             case OutcomeReady() if event.outcome.status is not Status.RUNNING:
                 self._put_outcome(event.outcome)
             case RunFinished():
-                at_work = any(outcome.status is Status.RUNNING for outcome in event.run.outcomes)
-                status = RunStatus.DETACHED if at_work else event.run.status
-                self._database.execute(
-                    "UPDATE runs SET finished_at = ?, status = ? WHERE number = ?",
-                    (None if at_work else event.run.finished_at, status.value, self._run),
-                )
-                if not at_work:
-                    # Not before: starting a run takes long enough.
-                    from remoterun.history import index
+                self._finish(event.run)
 
-                    with transaction(self._database):
-                        index.follow(self._database, self._run, event.run)
+    def _finish(self, run: Run) -> None:
+        at_work = any(outcome.status is Status.RUNNING for outcome in run.outcomes)
+        if self._others:
+            if self._has_open_jobs():
+                status = RunStatus.DETACHED.value if at_work else self._status_before
+                self._database.execute("UPDATE runs SET status = ? WHERE number = ?", (status, self._run))
+                return
+            run = self._with_the_others(run)
+        self._database.execute(
+            "UPDATE runs SET finished_at = ?, status = ? WHERE number = ?",
+            (None if at_work else run.finished_at, (RunStatus.DETACHED if at_work else run.status).value, self._run),
+        )
+        if not at_work:
+            # Not before: starting a run takes long enough.
+            from remoterun.history import index
+
+            with transaction(self._database):
+                index.follow(self._database, self._run, run)
+
+    def _has_open_jobs(self) -> bool:
+        row = self._database.execute("SELECT 1 FROM jobs WHERE run = ? AND outcome IS NULL", (self._run,)).fetchone()
+        return row is not None
+
+    def _with_the_others(self, run: Run) -> Run:
+        """Return a run of which only a part was asked for, with what was known of all else."""
+        from remoterun.history.reading import History
+
+        with History.open(self._folder) as history:
+            whole = history.run(history.find(run.run_id))
+        ended_as = run.status if run.status in _ENDED else None
+        return replace(whole, finished_at=run.finished_at, status=judge(whole.outcomes, ended_as=ended_as))
 
     def close(self) -> None:
         with suppress(sqlite3.Error):
             self._database.close()
         self._alive.end()
 
+    def _begin(self, event: RunStarted, earlier: Run | None) -> None:
+        """Begin a run, or take up one that is here, without what is done anew: all that is asked for and not known."""
+        row = self._database.execute("SELECT number, status FROM runs WHERE id = ?", (event.plan.run_id,)).fetchone()
+        if row is None:
+            self._start(event)
+        else:
+            self._run, self._status_before = row
+            self._go_on(event, earlier)
+
     def _start(self, event: RunStarted) -> None:
         plan, database = event.plan, self._database
-        if database.execute("SELECT 1 FROM runs WHERE id = ?", (plan.run_id,)).fetchone():
-            raise _KeptError
         body, packs = pack_plan(plan)
         run = database.execute(
             "INSERT INTO runs (id, project, playbook, playbook_sha256, remoterun, started_at, plan) "
@@ -136,24 +166,50 @@ class _Entry:
         self._run = run.lastrowid or 0
         database.executemany("INSERT OR IGNORE INTO packs VALUES (?, ?)", packs.items())
         database.executemany("INSERT INTO packs_of_runs VALUES (?, ?)", [(self._run, sha) for sha in packs])
-        database.executemany(
-            "INSERT INTO jobs (run, job, target, name, step) VALUES (?, ?, ?, ?, ?)",
-            [
-                (self._run, number, plain(job.target.id), plain(job.target.name), job.step)
-                for number, job in enumerate(plan.jobs)
-            ],
-        )
+        self._add_jobs(event)
 
-    def _go_on(self, event: RunStarted, earlier: Run) -> None:
-        """Take up a run again, without what is done anew."""
+    def _go_on(self, event: RunStarted, earlier: Run | None) -> None:
         database = self._database
-        (self._run,) = database.execute("SELECT number FROM runs WHERE id = ?", (event.plan.run_id,)).fetchone()
-        kept = {(outcome.target, outcome.step) for outcome in earlier.outcomes}
+        rows = database.execute("SELECT target, step, job FROM jobs WHERE run = ?", (self._run,)).fetchall()
+        known = {(target, step): number for target, step, number in rows}
+        for job in event.plan.jobs:
+            number = known.get((str(plain(job.target.id)), job.step))
+            if number is not None:
+                self._jobs[job.target.id, job.step] = number
+        self._others = len(known) - len(self._jobs)
+        kept = {(outcome.target, outcome.step) for outcome in (earlier.outcomes if earlier is not None else ())}
         anew = [(self._run, number) for job, number in self._jobs.items() if job not in kept]
         database.executemany("DELETE FROM records WHERE run = ? AND job = ?", anew)
         database.executemany("UPDATE jobs SET status = NULL, outcome = NULL WHERE run = ? AND job = ?", anew)
         database.execute("UPDATE runs SET status = NULL, finished_at = NULL WHERE number = ?", (self._run,))
+        if new := self._add_jobs(event):
+            self._widen_plan(new)
         unfollow(database, [self._run])
+
+    def _widen_plan(self, new: Sequence[Job]) -> None:
+        """Add jobs to the plan that is kept, unless it can't be read any more."""
+        packs = self._database.execute(
+            "SELECT packs.sha256, data FROM packs JOIN packs_of_runs USING (sha256) WHERE run = ?", (self._run,)
+        )
+        (body,) = self._database.execute("SELECT plan FROM runs WHERE number = ?", (self._run,)).fetchone()
+        plan = unpack_plan(body, dict(packs.fetchall()))
+        if plan is not None:
+            body, _ = pack_plan(replace(plan, jobs=(*plan.jobs, *new)))
+            self._database.execute("UPDATE runs SET plan = ? WHERE number = ?", (body, self._run))
+
+    def _add_jobs(self, event: RunStarted) -> list[Job]:
+        """Add those jobs that the run does not have, and return them."""
+        new = [job for job in event.plan.jobs if (job.target.id, job.step) not in self._jobs]
+        for number, job in enumerate(new, self._others + len(self._jobs)):
+            self._jobs[job.target.id, job.step] = number
+        self._database.executemany(
+            "INSERT INTO jobs (run, job, target, name, step) VALUES (?, ?, ?, ?, ?)",
+            [
+                (self._run, self._jobs[job.target.id, job.step], plain(job.target.id), plain(job.target.name), job.step)
+                for job in new
+            ],
+        )
+        return new
 
     def _put_record(self, job: int, number: int, body: bytes) -> None:
         self._database.execute("INSERT INTO records VALUES (?, ?, ?, ?)", (self._run, job, number, body))

@@ -426,6 +426,19 @@ def test_a_verbose_one_says_what_it_does_in_order(fleet: Fleet, chat: Receiver) 
     assert "look on 2 targets: findings: 1 persisting finding." in quiet.stdout.decode()
 
 
+def test_what_it_names_for_more_tells_the_same(fleet: Fleet) -> None:
+    """A run by hand in between is not what an audit compares with."""
+    fleet.audit()
+    fleet.save("two", "step_2", "3 NaN in w")
+    assert fleet._run("play", "look", "--project", str(fleet.folder), "--quiet").status == 1
+    found = text(fleet.audit())
+    assert "1 new finding" in found
+    words = found.rpartition("More: remoterun ")[2].rstrip(".").split()
+    assert (words[0], len(words)) == ("diff", 3)
+    told = fleet._run(*words)
+    assert (told.status, "1 new finding" in told.stdout.decode()) == (1, True)
+
+
 def test_a_killed_one_is_told_of(fleet: Fleet, chat: Receiver) -> None:
     fleet.says(AUDIT + ALERTS)
     fleet.audit()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import os
 import signal
-import subprocess
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -20,9 +19,10 @@ from jsonschema import Draft202012Validator
 from remoterun.audit.document import audit_schema
 from remoterun.history import History, HistoryError
 from tests.support.lab import Guest, Lab, guest, wait_for
-from tests.support.project import Result, end, strict_json, write_project
+from tests.support.project import Result, strict_json, write_project
 from tests.support.receiver import Receiver, receiving
 from tests.support.reports import failures, metric, page_data
+from tests.support.started import Started
 
 HOSTS = ("audit1", "audit2", "audit3", "audit4", "audit5")
 GUESTS = (200, 201, 202, 203)
@@ -68,12 +68,12 @@ class Fleet:
             "XDG_CACHE_HOME": str(folder / "cache"),
         }
 
-    def start(self) -> subprocess.Popen[bytes]:
-        return self.project.start("audit", env=self.environment, cwd="/")
+    def start(self) -> Started:
+        return Started(self.project.argv("audit"), env=self.environment, cwd="/")
 
     def audit(self) -> Result:
-        stdout, stderr = (process := self.start()).communicate(timeout=240)
-        return Result(status=process.returncode, stdout=stdout, stderr=stderr.decode())
+        with self.start() as process:
+            return process.result(240)
 
     def outcomes(self) -> int:
         """Count the outcomes that the newest run has by now."""
@@ -194,10 +194,10 @@ def test_one_at_a_time_and_a_killed_one_is_told_of(host: Fleet) -> None:
         first = host.start()
         wait_for(lambda: host.outcomes() == 3, "all but one target to be done", limit_s=240)
         second = host.audit()
-        assert first.poll() is None
+        assert first.process.poll() is None
         assert (second.status, second.stdout) == (75, b"")
         assert f"is going on: process {first.pid} on {os.uname().nodename}, since 20" in second.stderr
-        end(first, signal.SIGKILL)
+        first.end(signal.SIGKILL)
     finally:
         hanging.thaw()
     after = host.audit()

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -70,17 +68,6 @@ class Project:
         done = subprocess.run(self.argv(*words), input=stdin, capture_output=True, timeout=timeout, check=False)
         return Result(status=done.returncode, stdout=done.stdout, stderr=done.stderr.decode("utf-8", "replace"))
 
-    def start(self, *words: str, **more: Any) -> subprocess.Popen[bytes]:
-        """Start a command line in a session of its own."""
-        return subprocess.Popen(
-            self.argv(*words),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            start_new_session=True,
-            **more,
-        )
-
     def payload(self, name: str, source: str, **more: Any) -> None:
         """Add a single-file payload; `more` goes into its manifest."""
         manifest = {"name": name, "version": "1.0.0", "description": f"The test payload {name}.", **more}
@@ -124,10 +111,3 @@ def piped(argv: Sequence[str], reader: str) -> Result:
     script = f'"$@" | {reader}; exit ${{PIPESTATUS[0]}}'
     done = subprocess.run(["bash", "-c", script, "-", *argv], capture_output=True, timeout=60, check=False)
     return Result(status=done.returncode, stdout=done.stdout, stderr=done.stderr.decode("utf-8", "replace"))
-
-
-def end(process: subprocess.Popen[bytes], number: int = signal.SIGINT, timeout: float = 60) -> Result:
-    """Send a signal to a started command line and collect what it gave."""
-    os.kill(process.pid, number)
-    stdout, stderr = process.communicate(timeout=timeout)
-    return Result(status=process.returncode, stdout=stdout, stderr=stderr.decode("utf-8", "replace"))

@@ -1,0 +1,115 @@
+"""Runs that go on without us, from the command line: what is fetched of them is kept, whoever had planned them."""
+
+from __future__ import annotations
+
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from tests.support.lab import wait_for
+from tests.support.project import REMOTERUN, Project, Result
+
+INVENTORY = f"""\
+defaults: {{python: {sys.executable}}}
+hosts:
+  one: {{transport: local, vars: {{wait: one}}}}
+  two: {{transport: local, vars: {{wait: two}}}}
+"""
+# It goes on for as long as there is a file that says so.
+SLOW = """\
+import os, time
+
+def run(ctx):
+    ctx.emit({"n": 1})
+    while os.path.exists(ctx.params["folder"] + "/" + ctx.params["wait"]):
+        time.sleep(0.02)
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
+    """Return a project of two targets, both this machine, with a history of its own."""
+    made = Project(folder=tmp_path / "project")
+    made.folder.mkdir()
+    (made.folder / "inventory.yaml").write_text(INVENTORY, "utf-8")
+    params = {
+        "folder": {"type": "path", "default": str(made.folder), "help": "Where the files are."},
+        "wait": {"type": "string", "var": "wait", "required": True, "help": "What to wait for."},
+    }
+    made.payload("slow", SLOW, params=params)
+    for name in ("one", "two"):
+        (made.folder / name).touch()
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    return made
+
+
+def detached(project: Project) -> str:
+    result = project.run("play", "slow", "--detach", "--lease", "5m", "--output", "json")
+    assert result.status == 0, result
+    return str(result.document["run_id"])
+
+
+def show(run_id: str) -> Result:
+    done = subprocess.run(
+        [*REMOTERUN, "show", run_id, "--output", "json"], capture_output=True, timeout=60, check=False
+    )
+    return Result(status=done.returncode, stdout=done.stdout, stderr=done.stderr.decode())
+
+
+def statuses(result: Result) -> dict[str, str]:
+    return {
+        "run": result.document["status"],
+        **{item["target"]: item["status"] for item in result.document["outcomes"]},
+    }
+
+
+def fetched(project: Project, *words: str, status: int = 0) -> None:
+    """Collect until it ends in a way."""
+
+    def collects() -> bool:
+        return project.run("collect", *words, "--quiet", "--output", "json").status == status
+
+    wait_for(collects, "the run to be done", limit_s=60)
+
+
+def forget_plan(tmp_path: Path) -> None:
+    """Leave a plan that this version can't read."""
+    with closing(sqlite3.connect(tmp_path / "state/remoterun/history.sqlite3")) as database, database:
+        database.execute("UPDATE runs SET plan = x'00'")
+
+
+def test_what_is_fetched_of_a_run_that_another_version_has_planned_is_kept(project: Project, tmp_path: Path) -> None:
+    run_id = detached(project)
+    forget_plan(tmp_path)
+    refused = project.run("collect", run_id)
+    assert (refused.status, f"remoterun collect {run_id} --on TARGET" in refused.stderr) == (2, True)
+    (project.folder / "two").unlink()
+    fetched(project, run_id, "--on", "two")
+    assert statuses(show(run_id)) == {"run": "detached", "one": "running", "two": "ok"}
+    # Whoever has its outcome is not asked again, and loses nothing.
+    again = project.run("collect", run_id, "--on", "two", "--output", "json")
+    assert "no target at work that was asked for" in again.stderr
+    (project.folder / "one").unlink()
+    fetched(project, run_id, "--on", "all")
+    whole = show(run_id)
+    assert statuses(whole) == {"run": "ok", "one": "ok", "two": "ok"}
+    assert [outcome["records"] for outcome in whole.document["outcomes"]] == [[{"n": 1}]] * 2
+
+
+def test_each_target_of_a_run_of_another_machine_is_kept_and_found_again(
+    project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_id = detached(project)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "elsewhere"))
+    (project.folder / "one").unlink()
+    fetched(project, run_id, "--on", "one")
+    assert project.run("collect", run_id, "--on", "two", "--output", "json").status == 3
+    assert statuses(show(run_id)) == {"run": "detached", "one": "ok", "two": "running"}
+    (project.folder / "two").unlink()
+    # Nobody has to say any more where it runs.
+    fetched(project, run_id)
+    assert statuses(show(run_id)) == {"run": "ok", "one": "ok", "two": "ok"}
