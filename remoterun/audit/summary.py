@@ -89,7 +89,9 @@ def _of_run(run: Run, difference: Difference | None) -> Iterator[str]:
     lasting = [each for each in difference.silent if each.runs > 1 and each.target not in just_told]
     if lasting:
         yield f"Still no result: {_many([_silence(silence) for silence in lasting])}."
-    yield f"More: remoterun diff {run.run_id}."
+    # Whatever somebody has played in between: an audit is compared with the last one.
+    before = difference.before
+    yield f"More: remoterun diff {before.run_id} {run.run_id}." if before else f"More: remoterun show {run.run_id}."
 
 
 def _falls_silent(change: Change) -> bool:

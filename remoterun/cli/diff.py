@@ -299,7 +299,10 @@ def _newest(kept: History, playbook: str | None, flags: Looking) -> tuple[Kept, 
     hints = former_projects(kept, [project]) if newest is None or newest[1].project != project else []
     if newest is None:
         playbooks, projects = playbook or "one playbook or payload", chosen or "one project"
+        only = kept.newest(playbook=playbook, project=chosen)
         nothing = f"there are no two runs of {playbooks} to compare, in {projects}"
+        if only is not None:
+            nothing = f"no earlier run of {only.playbook} is there to compare {only.run_id} with: run it once more"
         raise HistoryError("; ".join([nothing, *_elsewhere(kept, chosen), *hints]))
     for hint in hints:
         tell(f"remoterun: {hint}\n")

@@ -79,7 +79,8 @@ def test_a_finding_of_many_targets_is_said_once() -> None:
     found = audit([ok(name) for name in names], [bad(name) for name in names])
     assert said(found) == (
         "remoterun audit of /srv/fleet, 2026-03-02 02:00 UTC. check-ckpt on 5 targets: findings: 5 new findings. "
-        "New: k/200, k/201, k/202 and 2 more: step_1: CK010 bad: 3 NaN in w. More: remoterun diff run-2."
+        "New: k/200, k/201, k/202 and 2 more: step_1: CK010 bad: 3 NaN in w. "
+        "More: remoterun diff run-1 run-2."
     )
 
 
@@ -89,7 +90,8 @@ def test_what_is_cleared_and_what_is_silent() -> None:
         "remoterun audit of /srv/fleet, 2026-03-02 02:00 UTC. check-ckpt on 3 targets: incomplete: 1 cleared finding, "
         "1 finding of which nothing is known now, 2 targets without a result. "
         "Cleared: a: step_1: CK010 bad, there since 2026-03-01 02:00 UTC. Unreachable: b: nothing listens. "
-        "Still no result: c (2 times in a row, since 2026-03-01 02:00 UTC). More: remoterun diff run-2."
+        "Still no result: c (2 times in a row, since 2026-03-01 02:00 UTC). "
+        "More: remoterun diff run-1 run-2."
     )
 
 
@@ -97,7 +99,8 @@ def test_a_silent_target_is_told_once() -> None:
     over = audit([ok("a"), ok("b")], [late("a"), late("b")], [silent("a"), late("b")])
     assert said(over).partition("without a result. ")[2] == (
         "Unreachable: a: nothing listens. "
-        "Still no result: b (2 times in a row, since 2026-03-02 02:00 UTC). More: remoterun diff run-3."
+        "Still no result: b (2 times in a row, since 2026-03-02 02:00 UTC). "
+        "More: remoterun diff run-2 run-3."
     )
 
 
@@ -107,7 +110,7 @@ def test_what_the_audit_itself_has_to_say() -> None:
     text = said(replace(audit([ok("a")]), cut=(cut,), problems=("x.json was not written",), delivery=delivery))
     assert (
         "The former audit (process 7 on desk, since 2026-03-01T02:00:00.000Z) was cut during run run-1, when 3 of 20 "
-        "outcomes were there. check-ckpt on 1 target: ok: nothing new. More: remoterun diff run-1. "
+        "outcomes were there. check-ckpt on 1 target: ok: nothing new. More: remoterun show run-1. "
         "X.json was not written. Chat was not told: no route; it is tried again at the next audit. "
         "pager had enough messages this hour: the rest follows with the next audit."
     ) in text
