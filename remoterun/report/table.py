@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
@@ -335,9 +336,15 @@ def _remedy(page: Page, outcome: Outcome) -> None:
             Span("limit: ", "hint"), Span(f"{error.limit.name} {value}, changed by {error.limit.key}"), indent=2, hang=7
         )
     if error and error.hint:
-        page.line(Span("fix: ", "hint"), Span(error.hint), indent=2, hang=5)
+        page.line(Span("fix: ", "hint"), *_with_commands(error.hint), indent=2, hang=5)
     if left:
         page.line(left, indent=2, hang=2)
+
+
+def _with_commands(text: str) -> Iterator[Span]:
+    """Tell the commands in a text, which stand between backticks, from the words around them."""
+    for index, part in enumerate(re.split("(`[^`]*`)", text)):
+        yield Span(part, command=bool(index % 2))
 
 
 def _errors(page: Page, outcomes: Sequence[Outcome], heads: _Heads) -> None:

@@ -98,12 +98,14 @@ def _split_at(text: str, width: int) -> tuple[str, str]:
 class Span:
     """Hold a piece of a line in one style; a solid one is not broken at its blanks.
 
-    The text is cleaned here, so nothing unclean can reach a page.
+    A command is not broken at all, also where it is wider than a line: it is there to be copied. The text is cleaned
+    here, so nothing unclean can reach a page.
     """
 
     text: str
     style: Style = "plain"
     solid: bool = False
+    command: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "text", clean(self.text))
@@ -130,7 +132,8 @@ def render(line: Line, *, color: bool) -> str:
 def wrap(line: Line, width: int, *, hang: int = 0) -> Iterator[Line]:
     """Break a line at blanks into lines of at most `width` cells, all but the first indented by `hang`.
 
-    A word wider than a whole line is broken inside. Lines become wider where `hang` leaves no room for a character.
+    A word wider than a whole line is broken inside, unless it has a command. Lines become wider where `hang` leaves no
+    room for a character.
     """
     width = max(width, hang + 2)
     text = "".join(span.text for span in line)
@@ -148,7 +151,7 @@ def wrap(line: Line, width: int, *, hang: int = 0) -> Iterator[Line]:
             yield row
             row, gap, start = [Span(" " * hang)], [], hang
         row, gap, rest = [*row, *gap], [], word
-        while width_of(row) + width_of(rest) > width:
+        while width_of(row) + width_of(rest) > width and not any(span.command for span in rest):
             head, rest = _cut(rest, width - width_of(row))
             yield [*row, *head]
             row, start = [Span(" " * hang)], hang
@@ -161,11 +164,12 @@ def _words(line: Line) -> Iterator[list[Span]]:
     """Group a line into words and the blanks between them; a word may change its style inside."""
     group: list[Span] = []
     for span in line:
-        for text in [span.text] if span.solid and span.text else re.findall(" +|[^ ]+", span.text):
+        whole = span.solid or span.command
+        for text in [span.text] if whole and span.text else re.findall(" +|[^ ]+", span.text):
             if group and text.isspace() != group[-1].text.isspace():
                 yield group
                 group = []
-            group.append(Span(text, span.style))
+            group.append(Span(text, span.style, command=span.command))
     if group:
         yield group
 

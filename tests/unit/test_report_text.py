@@ -94,6 +94,16 @@ def test_wrapping_breaks_at_blanks_but_not_inside_solid_spans() -> None:
     ]
 
 
+def test_a_command_is_never_broken() -> None:
+    command = "`remoterun hostkeys accept --on root@10.1.2.6:2222 --jump gate`"
+    line = [Span("fix: trust it with "), Span(command, command=True), Span(". Or pin it.")]
+    for width in (40, 72):
+        rows = ["".join(span.text for span in row) for row in wrap(line, width, hang=5)]
+        assert [row.strip().startswith(f"{command}.") for row in rows if "accept" in row] == [True]
+        assert all(len(row) <= width for row in rows if command not in row)
+        assert " ".join(" ".join(rows).split()) == "".join(span.text for span in line)
+
+
 def test_a_page_bounds_what_one_line_of_a_target_may_fill() -> None:
     page = Page(80, color=False)
     page.line(Span("x" * (MAX_LINE + 7)))
