@@ -135,7 +135,8 @@ def history(
         raise HistoryError("; ".join([_nothing(target, playbook, project), *notes, *hints]))
     for said in [*hints, *(notes if flags.output is not Format.TABLE else ())]:
         tell(f"remoterun: {said}\n")
-    is_screen = flags.file is None and sys.stdout.isatty()
+    # Who asks for one target wants to know all of it.
+    is_screen = target is None and flags.file is None and sys.stdout.isatty()
     height = shutil.get_terminal_size().lines if is_screen else None
     flags.show(partial(trails_text, trails, height=height, notes=notes), partial(trails_document, trails))
     return 0

@@ -66,7 +66,8 @@ def trails_text(
         _findings(page, own[line], widest((trail.target for trail in own[line]), _WIDEST_ID), verbose)
     _notes(page, notes)
     text = page.text()
-    if height is None or verbose or text.count("\n") <= height:
+    # The prompt that follows needs a line as well.
+    if height is None or verbose or text.count("\n") < height:
         return text
     from remoterun.history.brief import brief
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import pty
+import re
 import shutil
 import sqlite3
 import subprocess
 import sys
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -20,7 +21,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from remoterun.compare import diff_schema
 from remoterun.history.document import history_schema
-from tests.support.audits import audited, keep, run
+from tests.support.audits import audited, keep, nan, run
 from tests.support.project import REMOTERUN, Project, Result, strict_json
 
 INVENTORY = """\
@@ -178,6 +179,35 @@ def test_checks_in_a_projects_folder_are_runs_of_it(
     monkeypatch.chdir(other)
     refused = _cli("diff")
     assert (refused.status, "`remoterun diff RUN` compares one of them" in refused.stderr) == (2, True)
+
+
+def test_a_history_on_a_terminal_fits_it_and_one_of_a_target_is_whole(
+    project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    many = [nan(3, f"layer.{number}", rule=f"CK{number:03}") for number in range(40)]
+    keep(tmp_path / "state/remoterun", run(0, audited("one", [3], *many)))
+    keep(tmp_path / "state/remoterun", run(1, audited("one", [3], *many[:30])))
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("LINES", "24")
+
+    def shown(*words: str) -> list[str]:
+        leader, follower = pty.openpty()
+        command = [*REMOTERUN, "history", *words]
+        with os.fdopen(leader, "rb", buffering=0) as screen, subprocess.Popen(command, stdout=follower):
+            os.close(follower)
+            text = b""
+            with suppress(OSError):  # what a terminal says when nobody has it open any more
+                while piece := screen.read(1 << 16):
+                    text += piece
+        return re.sub(r"\x1b\[[0-9;]*m", "", text.decode()).splitlines()
+
+    first = shown()
+    assert len(first) < 24
+    assert any("more; -v shows all" in line for line in first)
+    whole = shown("--target", "one")
+    assert "findings that went away" in whole
+    assert sum(line.startswith("  bad ") for line in whole) == 40
+    assert len(shown("-v")) > 24
 
 
 def test_a_history_in_a_project_is_of_its_payloads(

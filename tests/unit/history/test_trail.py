@@ -275,7 +275,8 @@ def test_what_fits_on_the_screen_is_shown_whole(tmp_path: Path) -> None:
     with History.open(tmp_path) as history:
         trails = history.trails()
     whole = trails_text(trails, width=80, color=False)
-    assert trails_text(trails, width=80, color=False, height=whole.count("\n")) == whole
+    assert trails_text(trails, width=80, color=False, height=whole.count("\n") + 1) == whole
+    assert trails_text(trails, width=80, color=False, height=whole.count("\n")) != whole
     # Of less room, both playbooks still get their targets.
     lines = trails_text(trails, width=80, color=False, height=24).splitlines()
     assert [line.split()[0] for line in lines if "  1 run" in line] == ["probe", "check-ckpt"]
