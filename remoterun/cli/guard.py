@@ -62,7 +62,10 @@ def _advised(argv: Sequence[str], error: TyperException) -> str:
     # Options that are not there are the only ones that come with the like of them, if only with none.
     option = getattr(error, "option_name", None) if hasattr(error, "possibilities") else None
     more = None if option is None else advice(argv, option)
-    return error.format_message() if more is None else f"{error.format_message()}; {more}"
+    message, context = error.format_message(), getattr(error, "ctx", None)
+    if message.startswith("Missing argument") and context is not None:
+        return f"{message.rstrip('.')}; `{context.command_path} --help` says what there is"
+    return message if more is None else f"{message}; {more}"
 
 
 def _named(error: OSError) -> str | None:

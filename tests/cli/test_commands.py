@@ -79,6 +79,16 @@ def test_an_option_that_belongs_elsewhere_is_told_where(project: Project, words:
     assert advice in result.stderr
 
 
+@pytest.mark.parametrize(
+    ("words", "what"), [(("play",), "PLAYBOOK"), (("payload", "show"), "NAME"), (("show",), "RUN")]
+)
+def test_what_is_missing_is_named_with_the_help_that_tells_of_it(words: tuple[str, ...], what: str) -> None:
+    result = bare(*words)
+    command = " ".join(("remoterun", *words))
+    said = f"remoterun: Missing argument '{what}'; `{command} --help` says what there is\n"
+    assert (result.status, result.stderr) == (2, said)
+
+
 @pytest.mark.parametrize("words", [("exec", "--verbos", "--", "uname", "-a"), ("history", "--limt", "3")])
 def test_an_option_that_is_mistyped_is_told_so_alone(project: Project, words: tuple[str, ...]) -> None:
     result = project.run(*words)
