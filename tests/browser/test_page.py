@@ -23,6 +23,7 @@ from remoterun.report.page import page_of
 from tests.browser.chromium import LAPTOP, PHONE, Browser, Colours
 from tests.browser.conftest import Write
 from tests.browser.fleets import all_good, large, nights, nothing_reachable, run_at, with_findings
+from tests.support.audits import audited, nan, path_of, run
 from tests.support.runs import CHECK_CKPT, checkpoint, mixed_run, runs
 
 HOSTILE = (
@@ -291,6 +292,19 @@ def test_one_run_of_several_is_chosen(chromium: Browser, write: Write) -> None:
     chromium.press(Keys.ARROW_LEFT, Keys.ARROW_LEFT, Keys.ENTER)
     chromium.wait("return document.querySelector('.head p').innerText.startsWith('4 Mar')")
     assert chromium.texts(".headline") == ["3 of 8 targets gave no result."]
+
+
+def test_findings_about_records_of_one_archive_are_told_apart(chromium: Browser, write: Write) -> None:
+    torn = [
+        nan(1, rule="CK022", data={"file": path_of(1), "tensors": [f"w{number}"], "record": f"data/{number}"})
+        for number in range(3)
+    ]
+    calm = nan(1, rule="CK069", severity=Severity.INFO)
+    before, after = run(0, audited("a", [1], torn[0], torn[1])), run(1, audited("a", [1], torn[1], torn[2], calm))
+    chromium.open(write([before, after], [difference_document(compare(before, after))]))
+    assert chromium.texts(".summary .dim")[0].endswith(": 1 new finding, 1 gone.")
+    assert sorted(_column(chromium, "Since"))[1:] == ["new", "new"]
+    assert sorted(_column(chromium, "Since"))[0] != "new"
 
 
 def test_phases_of_the_slowest_targets(chromium: Browser, write: Write) -> None:

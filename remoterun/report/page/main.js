@@ -73,11 +73,13 @@ function summary(model) {
   const statuses = tally(model.rows, "status");
   const verdicts = tally(model.checkpoints, "verdict");
   const severities = tally(model.findings, "severity");
-  const fresh = model.findings.filter((finding) => finding.since?.fresh).length;
+  // What is of severity info is never counted with what may be wrong.
+  const fresh = model.findings.filter((finding) => finding.since?.fresh && finding.severity !== "info").length;
+  const gone = model.changes.gone.filter((each) => each.severity !== "info").length;
   const before = map(map(model.difference).before).started_at;
   return element("section", { class: "summary", "aria-label": "Summary" },
     element("p", { class: "headline" }, verdictOf(model)),
-    model.changes.known && before && element("p", { class: "dim" }, `Since ${moment(before)}: ${plural(fresh, "new finding")}, ${whole(model.changes.gone.length)} gone.`),
+    model.changes.known && before && element("p", { class: "dim" }, `Since ${moment(before)}: ${plural(fresh, "new finding")}, ${whole(gone)} gone.`),
     element("div", { class: "tiles" },
       tile("Targets", model.rows.length, STATUSES, statuses),
       model.checkpoints.length > 0 && tile("Checkpoints", model.checkpoints.length, VERDICTS, verdicts),
