@@ -82,7 +82,8 @@ def audit(
     except BusyError as error:
         return _busy(root, error, output)
     signals.finish(None if ending.status is None else ending.status.exit_code - 128)
-    for said in (*done.problems, *done.delivery.failed):
+    # Who was not told is among the steps already.
+    for said in (*done.problems, *(() if verbose else done.delivery.failed)):
         tell(f"remoterun: {clean(said)}\n")
     wanted = exit_on or settings.exit_on
     if output is AuditFormat.JSON:

@@ -421,9 +421,12 @@ def test_a_verbose_one_says_what_it_does_in_order(fleet: Fleet, chat: Receiver) 
     lines = found.stdout.decode().splitlines()
     assert lines[0].startswith("remoterun audit of")
     assert "New: two: step_2: LK001 bad: 3 NaN in w." in lines
-    # Where nothing is new, it says so all the same.
+    # Where nothing is new, it says so all the same; and what it could not do, once.
+    (fleet.folder / "chat.url").unlink()
+    fleet.save("one", "step_2", "3 NaN in w")
+    assert fleet.audit("-v").stderr.count("chat was not told") == 1
     quiet = fleet.audit("-v")
-    assert "look on 2 targets: findings: 1 persisting finding." in quiet.stdout.decode()
+    assert "look on 2 targets: findings: 2 persisting findings." in quiet.stdout.decode()
 
 
 def test_what_it_names_for_more_tells_the_same(fleet: Fleet) -> None:
