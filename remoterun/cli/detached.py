@@ -71,6 +71,9 @@ def cancel(run: RunArgument, *, flags: Flags) -> int:
 
 
 def _may_go_on(outcome: Outcome) -> bool:
+    if outcome.survivors is None and outcome.error is not None and outcome.error.code == "lease_expired":
+        # The target has said so: nothing is left there.
+        return False
     return outcome.status in _UNKNOWN and outcome.phase is not Phase.PLAN and outcome.survivors != 0
 
 

@@ -14,7 +14,7 @@ import zlib
 
 from remoterun.remote.cache import cached_pack, empty_caches, keep_code, keep_pack
 from remoterun.remote.compiled import compiled_pack, keep_compiled
-from remoterun.remote.link import ENDING, FORGOTTEN, OLDER, attach, peer, wait_until_ended
+from remoterun.remote.link import ENDING, FORGOTTEN, OLDER, TAKEN_OVER, attach, peer, wait_until_ended
 from remoterun.remote.relay import FLUSH_S, GoneError, Inbox, Relay
 from remoterun.remote.supervisor import supervise
 from remoterun.remote.system import (
@@ -41,9 +41,8 @@ _END_S = 45.0
 _DEATH_S = 1.0
 
 _REFUSALS = {
-    OLDER: ("taken_over", "a newer connection has taken up the run"),
+    OLDER: TAKEN_OVER,
     FORGOTTEN: ("output_forgotten", "the target keeps the beginning of what the payload said no more"),
-    ENDING: ("lease_expired", "the target waits for nobody any more and is ending the run"),
 }
 
 
@@ -94,7 +93,7 @@ class Leg:
         """Take up a run that goes on here; False where there is none and one is to be started."""
         try:
             found = attach(self.key, self.nonce, wanted)
-            if found == ENDING and not wanted[3]:
+            if found == ENDING:
                 wait_until_ended(self.key)
                 found = None
         except OSError:

@@ -17,11 +17,13 @@ from remoterun.remote.wire import (
     CANCEL,
     HEARTBEAT,
     LOOKER,
+    PROBLEM,
     PROGRESS,
     SUPERVISOR_STREAM,
     Decoder,
     Encoder,
     Struct,
+    to_json,
 )
 
 # Controller, generation, the number of the next message, and the nonce of the frames on this connection.
@@ -30,6 +32,7 @@ _ASKED = Struct(">8sIQ8s")
 # the run.
 _ANSWER = Struct(">BQQI")
 ACCEPTED, OLDER, FORGOTTEN, ENDING = 1, 2, 3, 4
+TAKEN_OVER = "taken_over", "a newer connection has taken up the run"
 # Worth nothing a moment later.
 _TRANSIENT = (HEARTBEAT, PROGRESS)
 _MAX_OUT = 1 << 18
@@ -119,6 +122,7 @@ class Link:
         self.spool = Spool(*spool)
         self.heard = time.monotonic()
         self._holder: tuple[bytes, int] = asked[:2]
+        self._attached = asked[0]
         self._ousted: list[bytes] = []
         self._about: bytes = request["about"]  # type: ignore[assignment]
         self._leg: socket.socket | None = socket.socket(fileno=fd)
@@ -310,14 +314,23 @@ class Link:
         if answer != ACCEPTED:
             caller.close()
             return
-        self.drop()
         if controller != LOOKER:
             if controller != self._holder[0]:
+                self._tell_ousted()
                 self._ousted.append(self._holder[0])
             self._holder = (controller, generation)
+        self.drop()
+        self._attached = controller
         self.heard = time.monotonic()
         self._begin(caller, nonce, number)
         self.flush()
+
+    def _tell_ousted(self) -> None:
+        """Tell the last controller why nothing more comes, if it takes that now: when it asks, all may have ended."""
+        if self._attached == self._holder[0]:
+            code, message = TAKEN_OVER
+            self._out += b"".join(self._encoder.frames(PROBLEM, to_json({"code": code, "message": message}).encode()))
+            self.flush()
 
     def _judge(self, controller: bytes, generation: int, number: int) -> int:
         """Answer a leg.

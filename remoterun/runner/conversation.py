@@ -114,7 +114,7 @@ class Conversation:
         except ConnectionLost as error:
             raise self._broken(str(error)) from error
         except TargetError as error:
-            await self._say_goodbye(lost=error.code == "connection_lost")
+            await self._say_goodbye(lost=error.code in {"connection_lost", "taken_over"})
             if self._overruled is not None:
                 raise self._overruled from error
             raise
@@ -137,7 +137,10 @@ class Conversation:
         return self.dialogue.manner is Manner.COLLECT
 
     async def _say_goodbye(self, *, lost: bool = False) -> None:
-        """Say that everything has arrived, or that nobody will come back: the target need not wait for its lease."""
+        """Say that everything has arrived, or that nobody will come back: the target need not wait for its lease.
+
+        `lost`: there is nobody to say it to, or somebody else's run to end.
+        """
         from remoterun.transports import SessionEnded
 
         if self.dialogue.collector.result is not None:

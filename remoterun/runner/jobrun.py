@@ -28,6 +28,15 @@ _BACKOFF_S: Final = 0.2
 _LONGEST_BACKOFF_S: Final = 5.0
 # What no further try changes.
 _FINAL: Final = frozenset({"host_key_unknown", "host_key_changed", "auth_failed", "lease_expired", "taken_over"})
+# What may be another the next time, where a target was entered before; and every code of a host that was not reached.
+_PASSING: Final = frozenset({"connection_lost", "enter_timeout", "enter_failed", "interpreter_broken"})
+_GONE: Final = (
+    "Whoever has followed, fetched or cancelled it has its outcome; else its lease was over, or the target restarted."
+)
+_KILLED: Final = (
+    "If nobody has cancelled or fetched it from elsewhere, SIGKILL mostly means the kernel's out-of-memory killer: "
+    "look at `dmesg` there."
+)
 # A target counts its lease from when it heard of us, which is a little later than we last heard of it.
 _LEASE_SHARE: Final = 0.9
 
@@ -143,8 +152,7 @@ class JobRun:
             return False
         if not again and (error.code != "connection_lost" or talk.phase is Phase.ENTER):
             return False
-        group = CODES[error.code].status
-        if error.code not in {"connection_lost", "enter_timeout"} and group != "unreachable":
+        if not _may_pass(error):
             return False
         now = asyncio.get_running_loop().time()
         deadline = self._deadline()
@@ -155,7 +163,7 @@ class JobRun:
     def _given_up(self, lost: TargetError, last: TargetError) -> TargetError:
         if lost is last or last.code in _FINAL or last.code == "payload_killed":
             return last
-        if CODES[last.code].status != "unreachable" and last.code not in {"connection_lost", "enter_timeout"}:
+        if not _may_pass(last):
             return last
         lease = format_duration(self._job.limits.lease)
         tried = f"{lost.message}, and could not be taken up again within the lease of {lease}"
@@ -170,14 +178,18 @@ class JobRun:
             return self._silenced(lease)
         if self._dialogue.doubt is not None:
             return self._doubted(self._dialogue.doubt, lease)
-        if not self._dialogue.started:
-            return error
+        if not self._dialogue.started or self._dialogue.manner is Manner.COLLECT:
+            # Whoever only looks is not who the target waits for.
+            return TargetError(error.code, error.message, hint=_GONE)
         boot, before = self._boot_id(), self._boot_before
         if boot and before and boot != before:
             return TargetError("connection_lost", f"{self._job.target.id} was restarted in the middle of the run")
         # The loop's clock stands still while a laptop sleeps.
         if max(self._dialogue.gap, uptime() - self._heard_at) < lease * _LEASE_SHARE:
-            return TargetError("payload_killed", "everything of the run on the target was killed from outside")
+            message = (
+                "nothing of the run is left on the target, though its lease is not over: it was killed from outside"
+            )
+            return TargetError("payload_killed", message, hint=_KILLED)
         return self._silenced(lease)
 
     @staticmethod
@@ -336,6 +348,10 @@ class JobRun:
             noise=talk.noise,
             log=tuple(got.log),
         )
+
+
+def _may_pass(error: TargetError) -> bool:
+    return error.code in _PASSING or CODES[error.code].status == "unreachable"
 
 
 def _least(one: float | None, other: float | None) -> float | None:

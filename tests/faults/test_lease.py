@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -160,6 +161,33 @@ def _is_leg(pid: int, run_id: str) -> bool:
     except OSError:
         return False
     return f"HERE_RUN={run_id}".encode() in words and b"-c" in command and parent == os.getpid()
+
+
+def test_a_leg_that_is_killed_as_it_begins_is_not_the_end_of_the_run(tmp_path: Path) -> None:
+    """Nor are two of them: the target was entered before, and its payload goes on."""
+    go, entered = tmp_path / "go", tmp_path / "entered"
+    python = tmp_path / "python"
+    script = (
+        f'echo >>{entered}; case $(wc -l <{entered}) in 2) kill -9 $$;; 3) exit 5;; esac; exec {sys.executable} "$@"'
+    )
+    python.write_text(f"#!/bin/sh\n{script}\n")
+    python.chmod(0o755)
+
+    def kill(record: Mapping[str, Json], control: Control) -> None:
+        if "supervisor" in record:
+            (only,) = _legs(_supervisor(record))
+            os.kill(only, signal.SIGKILL)
+            go.touch()
+
+    source = """
+    import os
+    ctx.emit({'supervisor': os.getppid()})
+    while not os.path.exists(ctx.params['go']): pass
+    ctx.emit({'n': 1})
+    """
+    outcome = play(payload(source, go=str(go)), str(python), at_record=kill)
+    assert (outcome.status, len(outcome.records), outcome.survivors) == (Status.OK, 2, 0), outcome.error
+    assert entered.read_text().count("\n") >= 4
 
 
 # --- leases ---
@@ -363,6 +391,36 @@ def test_a_newer_controller_takes_a_run_over_and_the_older_is_told(tmp_path: Pat
         older, newer = asyncio.run(both(run_id))
     assert (older.status, _code(older)) == (Status.LOST, "taken_over")
     assert (newer.status, len(newer.records)) == (Status.OK, 2)
+
+
+def test_whoever_follows_is_told_that_another_has_cancelled(tmp_path: Path) -> None:
+    """It has ended before anybody can come back and ask."""
+
+    async def both(run_id: str) -> list[Outcome]:
+        plan = _plan(run_id, payload(_WAITS, go=str(tmp_path / "never")))
+        there = asyncio.Event()
+        first = asyncio.create_task(execute(plan, lambda event: there.set() if _is_record(event) else None))
+        await there.wait()
+        ended = await execute(plan, lambda event: None, manner=Manner.CANCEL)
+        return [*ended.outcomes, *(await first).outcomes]
+
+    with nothing_left() as run_id:
+        ended, followed = asyncio.run(both(run_id))
+    assert (ended.status, ended.survivors, _code(ended)) == (Status.CANCELLED, 0, "cancelled")
+    assert (followed.status, _code(followed)) == (Status.LOST, "taken_over")
+
+
+def test_whoever_comes_while_a_run_is_ended_waits_for_its_end(tmp_path: Path) -> None:
+    pids = tmp_path / "pids"
+    with nothing_left() as run_id:
+        plan = _plan(run_id, payload(_LINGERS, pids=str(pids)), Limits(lease=1.0))
+        _execute(plan, Manner.LEAVE)
+        assert wait_until(pids.exists)
+        time.sleep(2)  # its lease is over, and the payload does not let itself be ended
+        again = _execute(plan, Manner.CANCEL)
+        assert not Path(f"/proc/{pids.read_text().strip()}").exists()
+    assert again.error is not None
+    assert (again.error.code, again.error.message) == ("lease_expired", "nothing is left there of this run")
 
 
 def test_a_look_from_elsewhere_does_not_end_what_somebody_follows(tmp_path: Path) -> None:
