@@ -97,11 +97,31 @@ class Unfinished:
         """
         if lasting:
             os.fsync(self.descriptor)
+        self._name()
+        self._beside.replace(self._place)
+
+    def put_first(self) -> bool:
+        """Let it take its place, unless something stands there; tell whether it did.
+
+        Raises:
+            OSError: it can't, and nothing stands there.
+        """
+        self._name()
+        try:
+            os.link(self._beside, self._place)
+        except FileExistsError:
+            return False
+        except OSError:
+            # Not every file system has files with two names.
+            self._beside.replace(self._place)
+        return True
+
+    def _name(self) -> None:
+        """Give it a name beside its place, if it has none."""
         if not self._beside.exists():
             # A link to what the descriptor stands for; any `src_dir_fd` makes Python follow that.
             source = f"/proc/self/fd/{self.descriptor}"
             os.link(source, self._beside, src_dir_fd=self.descriptor, follow_symlinks=True)
-        self._beside.replace(self._place)
 
 
 def place_of(path: str | Path) -> tuple[object, ...]:
@@ -184,22 +204,25 @@ def _secret() -> tuple[bytes, bool]:
 
     path = platformdirs.user_state_path("remoterun") / KEY_NAME
     with suppress(OSError):
-        with suppress(FileNotFoundError):
-            secret = path.read_bytes()
-            return (secret, True) if len(secret) == _KEY_SIZE else (os.urandom(_KEY_SIZE), False)
-        secret = os.urandom(_KEY_SIZE)
-        _write_private(path, secret)
-        return secret, True
+        if not path.exists():
+            # Of two processes that do so at once, one is first, and its key is the other's as well.
+            _write_private(path, os.urandom(_KEY_SIZE), first=True)
+        secret = path.read_bytes()
+        if len(secret) == _KEY_SIZE:
+            return secret, True
     return os.urandom(_KEY_SIZE), False
 
 
-def _write_private(path: Path, data: bytes) -> None:
-    """Write a private file whole or not at all; of two processes that do so at once, one wins."""
+def _write_private(path: Path, data: bytes, *, first: bool = False) -> None:
+    """Write a private file whole or not at all; of two processes that do so at once, the last wins, or the first."""
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     with Unfinished(path, 0o600) as unfinished:
         with unfinished.writer() as file:
             file.write(data)
-        unfinished.put(lasting=False)
+        if first:
+            unfinished.put_first()
+        else:
+            unfinished.put(lasting=False)
 
 
 def _prune(folder: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -102,6 +104,36 @@ def test_keys_differ_by_purpose_and_last(fresh: Path) -> None:
     assert first != store.key_for("two")
     store._secret.cache_clear()
     assert store.key_for("one") == first
+
+
+# Each round, some processes that find no key ask for one at the same moment.
+_AT_ONCE = """
+import multiprocessing, os, sys
+from remoterun.store import key_for
+
+def ask(home, together, told):
+    os.environ["XDG_STATE_HOME"] = home
+    together.wait()
+    told.put(key_for("x"))
+
+fork = multiprocessing.get_context("fork")
+for number in range(30):
+    together, told = fork.Barrier(4), fork.Queue()
+    processes = [fork.Process(target=ask, args=(f"{sys.argv[1]}/{number}", together, told)) for _ in range(4)]
+    for process in processes:
+        process.start()
+    print(len({told.get() for _ in processes}))
+    for process in processes:
+        process.join()
+"""
+
+
+def test_processes_that_make_the_key_at_once_have_the_same(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _AT_ONCE, str(tmp_path)], capture_output=True, timeout=120, check=False
+    )
+    assert (done.returncode, done.stdout.split(), done.stderr) == (0, [b"1"] * 30, b"")
+    assert not [path for path in tmp_path.rglob("*") if path.is_file() and path.name != store.KEY_NAME]
 
 
 def test_only_so_many_are_kept(fresh: Path) -> None:
