@@ -131,10 +131,13 @@ class _Entry:
 
     def _with_the_others(self, run: Run) -> Run:
         """Return a run of which only a part was asked for, with what was known of all else."""
-        from remoterun.history.reading import History
+        from remoterun.history.reading import History, HistoryError
 
-        with History.open(self._folder) as history:
-            whole = history.run(history.find(run.run_id))
+        try:
+            with History.open(self._folder) as history:
+                whole = history.run(history.find(run.run_id))
+        except HistoryError as error:
+            raise sqlite3.DatabaseError(str(error)) from error
         ended_as = run.status if run.status in _ENDED else None
         return replace(whole, finished_at=run.finished_at, status=judge(whole.outcomes, ended_as=ended_as))
 
