@@ -228,11 +228,13 @@ CODES: Final[Mapping[str, Code]] = MappingProxyType(
             "The host has no guest of that id.",
             "Check the id with `pct list` on the host; the guest may have moved to another node.",
         ),
-        "guest_stopped": Code(_FAILED, "The guest is not running.", "Start it (`pct start ID`), then run again."),
+        "guest_stopped": Code(
+            _FAILED, "The guest is not running.", "Start it (`pct start ID`, `lxc-start -n ID`), then run again."
+        ),
         "guest_frozen": Code(
             _TIMEOUT,
             "The guest is frozen, so nothing in it can run.",
-            "Is a backup running? Thaw it (`lxc-unfreeze ID`) or wait, then run again.",
+            "Is a backup running? Thaw it (`lxc-unfreeze -n ID`) or wait, then run again.",
         ),
         "user_unknown": Code(
             _FAILED,

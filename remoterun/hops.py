@@ -8,6 +8,7 @@ never answered.
 from __future__ import annotations
 
 import re
+import shlex
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, TypeAlias
 
@@ -18,7 +19,7 @@ from remoterun.remote.stage0 import FOUND, MARK, STAGE0
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from remoterun.model import HopKind, Target
+    from remoterun.model import HopKind, Host, Target
 
 Argv: TypeAlias = tuple[str, ...]
 
@@ -29,11 +30,12 @@ Argv: TypeAlias = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hop:
-    """Describe one way of entering a guest: the program, the ids it takes, and how it wraps an argv."""
+    """Describe one way of entering a guest: the program, the ids it takes, how it wraps an argv, and what starts it."""
 
     program: str
     guest: str
     wrap: Callable[[str, Argv], Argv]
+    start: Argv
 
 
 def _pct(guest: str, argv: Argv) -> Argv:
@@ -49,8 +51,13 @@ def _lxc(guest: str, argv: Argv) -> Argv:
 # VMIDs run from 100 to 999999999 without a leading zero (pve-common's `pve-vmid`).
 HOPS: Final[Mapping[HopKind, Hop]] = MappingProxyType(
     {
-        "pct": Hop(program="/usr/sbin/pct", guest=r"[1-9][0-9]{2,8}", wrap=_pct),
-        "lxc": Hop(program="lxc-attach", guest=r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}", wrap=_lxc),
+        "pct": Hop(program="/usr/sbin/pct", guest=r"[1-9][0-9]{2,8}", wrap=_pct, start=("pct", "start")),
+        "lxc": Hop(
+            program="lxc-attach",
+            guest=r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}",
+            wrap=_lxc,
+            start=("lxc-start", "-n"),
+        ),
     }
 )
 
@@ -173,7 +180,6 @@ _LOGIN: Final = (
 _NO_VENV: Final = (
     "Correct `venv` for this target; or set `python: python3` instead of it (`--python python3`), to do without one."
 )
-_SILENT: Final = "Try `ssh HOST true` by hand: the login's shell, or a ForceCommand, may run no commands."
 _RULES: Final[Mapping[HopKind, tuple[_Rule, ...]]] = MappingProxyType(
     {
         "pct": (
@@ -241,7 +247,7 @@ def diagnose(target: Target, *, exit_status: int | None, signal: str | None, std
     told = told or _from_rules(target, said)
     if told is not None:
         return told
-    hint = None if said or noise else _SILENT
+    hint = None if said or noise or signal is not None else _try_by_hand(target.host)
     return TargetError("enter_failed", f"{target.id}: the command that enters the target {ended}", hint=hint)
 
 
@@ -303,8 +309,39 @@ def _from_rules(target: Target, said: str) -> TargetError | None:
             text = rule.message.format(
                 host=target.host.key, guest=target.guest, user=target.user, line=_cut(line), **words
             )
-            return TargetError(rule.code, f"{target.id}: {text}", hint=rule.hint)
+            hint = _start(target) if rule.code == "guest_stopped" else rule.hint
+            return TargetError(rule.code, f"{target.id}: {text}", hint=hint)
     return None
+
+
+# --- commands to type -------------------------------------------------------------------------------------------------
+
+
+def _start(target: Target) -> str:
+    hop = HOPS["lxc" if target.hop == "lxc" else "pct"]
+    return f"Start it on {target.host.key} (`{shlex.join((*hop.start, target.guest or 'ID'))}`), then run again."
+
+
+def frozen(target: Target, message: str, limit: tuple[str, float, str] | None) -> TargetError:
+    """Say that a guest is frozen, and what thaws it: Proxmox has no command for that, and its containers are of LXC."""
+    thaw = shlex.join(("lxc-unfreeze", "-n", target.guest or "ID"))
+    hint = f"Is a backup running? Thaw it on {target.host.key} (`{thaw}`) or wait, then run again."
+    return TargetError("guest_frozen", f"{target.id} is frozen: {message}", hint=hint, limit=limit)
+
+
+def _try_by_hand(host: Host) -> str | None:
+    """Say how to see what a login does with commands; None for this machine, where nobody logs in."""
+    if host.transport == "local":
+        return None
+    words = ["ssh", *(("-p", str(host.port)) if host.port else ())]
+    if host.jump:
+        words += ["-J", ",".join(f"{_login(hop)}:{hop.port}" if hop.port else _login(hop) for hop in host.jump)]
+    command = shlex.join([*words, _login(host), "true"])
+    return f"Try `{command}` by hand: the login's shell, or a ForceCommand, may run no commands."
+
+
+def _login(host: Host) -> str:
+    return f"{host.user}@{host.address}" if host.user else host.address
 
 
 def _ending(exit_status: int | None, signal: str | None, said: str) -> str:

@@ -33,10 +33,6 @@ _PASSING: Final = frozenset({"connection_lost", "enter_timeout", "enter_failed",
 _GONE: Final = (
     "Whoever has followed, fetched or cancelled it has its outcome; else its lease was over, or the target restarted."
 )
-_KILLED: Final = (
-    "If nobody has cancelled or fetched it from elsewhere, SIGKILL mostly means the kernel's out-of-memory killer: "
-    "look at `dmesg` there."
-)
 # A target counts its lease from when it heard of us, which is a little later than we last heard of it.
 _LEASE_SHARE: Final = 0.9
 
@@ -186,10 +182,8 @@ class JobRun:
             return TargetError("connection_lost", f"{self._job.target.id} was restarted in the middle of the run")
         # The loop's clock stands still while a laptop sleeps.
         if max(self._dialogue.gap, uptime() - self._heard_at) < lease * _LEASE_SHARE:
-            message = (
-                "nothing of the run is left on the target, though its lease is not over: it was killed from outside"
-            )
-            return TargetError("payload_killed", message, hint=_KILLED)
+            message = "nothing of the run is left on the target, though its lease is not over: it was killed there"
+            return TargetError("payload_killed", f"{message}, or ended from elsewhere")
         return self._silenced(lease)
 
     @staticmethod
@@ -292,7 +286,7 @@ class JobRun:
             self._control.leave()
         if answer.strip() != b"FROZEN":
             return error
-        return TargetError("guest_frozen", f"{self._job.target.id} is frozen: {error.message}", limit=error.limit)
+        return hops.frozen(self._job.target, error.message, error.limit)
 
     def _deadline(self) -> float | None:
         total = self._job.limits.total

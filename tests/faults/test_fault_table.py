@@ -125,10 +125,13 @@ def _in_the_middle(project: Project, box: Guest, fault: Callable[[], None]) -> d
 
 
 def _told(outcome: dict[str, Any]) -> tuple[str, str, str | None]:
-    """Return status, phase and code; an error comes with the hint of its code, which may name the host."""
+    """Return status, phase and code; an error comes with the hint of its code, which may name the host or the guest."""
     error = outcome["error"]
-    host = outcome["target"].partition("/")[0]
-    if error is not None:
+    host, _, guest = outcome["target"].partition("/")
+    commands = {"guest_stopped": f"`pct start {guest}`", "guest_frozen": f"`lxc-unfreeze -n {guest}`"}
+    if error is not None and error["code"] in commands:
+        assert commands[error["code"]] in error["hint"]
+    elif error is not None:
         typed = re.sub(r" --project [^ `]+", "", error["hint"])
         assert typed == CODES[error["code"]].hint.replace("--on TARGET", f"--on {host}")
     return outcome["status"], outcome["phase"], error and error["code"]

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from remoterun.errors import CODES, TargetError
-from remoterun.hops import diagnose, enter_argv, state_argv
+from remoterun.hops import diagnose, enter_argv, frozen, state_argv
 from remoterun.model import HopKind, Host, Target
 from remoterun.remote.stage0 import STAGE0, opening
 
@@ -231,6 +231,38 @@ def test_a_login_that_may_run_no_commands(hop: HopKind, text: str) -> None:
 def test_a_login_that_says_nothing_is_to_be_tried_by_hand() -> None:
     assert "ForceCommand" in why(status=1).hint
     assert why("something", status=1).hint == CODES["enter_failed"].hint
+    # What was killed would have gone well.
+    assert why(signal="KILL").hint == CODES["enter_failed"].hint
+
+
+@pytest.mark.parametrize(
+    ("host", "command"),
+    [
+        (Host(key="kpro6", address="10.1.2.6"), "ssh 10.1.2.6 true"),
+        (Host(key="kpro6", address="10.1.2.6", user="ml", port=2222), "ssh -p 2222 ml@10.1.2.6 true"),
+        (
+            Host(
+                key="kpro6",
+                address="10.1.2.6",
+                jump=(Host(key="gate", address="gate", user="me", port=22), Host(key="inner", address="inner")),
+            ),
+            "ssh -J me@gate:22,inner 10.1.2.6 true",
+        ),
+        (Host(key="here", address="", transport="local"), None),
+    ],
+)
+def test_what_is_to_be_tried_by_hand_can_be_pasted(host: Host, command: str | None) -> None:
+    hint = why(status=1, where=target("none", host=host)).hint
+    assert hint == CODES["enter_failed"].hint if command is None else f"Try `{command}` by hand" in hint
+
+
+@pytest.mark.parametrize(("hop", "command"), [("pct", "pct start 200"), ("lxc", "lxc-start -n trainer")])
+def test_what_starts_or_thaws_a_guest_can_be_pasted(hop: HopKind, command: str) -> None:
+    stopped = why(ATTACH + "get_attach_context: 406 Connection refused - Failed to get init pid", where=target(hop))
+    assert (stopped.code, stopped.hint) == ("guest_stopped", f"Start it on kpro6 (`{command}`), then run again.")
+    asleep = frozen(target(hop), "no answer", None)
+    assert asleep.code == "guest_frozen"
+    assert f"Thaw it on kpro6 (`lxc-unfreeze -n {target(hop).guest}`) or wait" in asleep.hint
 
 
 def test_a_status_that_stands_for_a_signal_names_it() -> None:
