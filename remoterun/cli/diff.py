@@ -75,7 +75,9 @@ class Looking(Shared):
 
 
 app = typer.Typer(
-    help="How targets fared over their runs: a letter for each run, and since when findings are there.",
+    help="How targets fared over their runs: a letter for each run, and since when findings are there.\n\n"
+    "In a project's folder, those of its playbooks and payloads. On a terminal, what does not fit is shortened, and -v "
+    "shows all. With --target, also findings that went away during these runs.",
     subcommand_metavar="[COMMAND] [ARGS]...",
 )
 
@@ -105,11 +107,7 @@ def history(
     ] = False,
     flags: Looking,
 ) -> int:
-    """Show how targets fared over their runs: a letter for each run, and since when findings are there.
-
-    In a project's folder, those of its playbooks and payloads. On a terminal, what does not fit is shortened, and -v
-    shows all. With --target, also findings that went away during these runs.
-    """
+    """Show how targets fared, unless a command of its own was asked for."""
     if context.invoked_subcommand is not None:
         if flags.file is not None:
             raise ConfigError(

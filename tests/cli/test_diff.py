@@ -267,6 +267,7 @@ def test_the_result_goes_to_a_file_whole_or_not_at_all(project: Project, tmp_pat
 @pytest.mark.parametrize("terminal", [True, False])
 def test_what_takes_long_once_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, terminal: bool) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)  # with no project at hand
     folder = tmp_path / "remoterun"
     for day in range(25):
         keep(folder, run(day, audited("one", [3])))
