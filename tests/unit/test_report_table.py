@@ -166,7 +166,7 @@ def test_a_failure_is_one_line_and_what_to_do() -> None:
     lines = lines_of(failed("guest_stopped", "The guest is not running.", phase=Phase.ENTER))
     assert lines[:2] == [
         "kpro6/201  failed  guest_stopped (enter): The guest is not running.",
-        "  fix: Start it (`pct start ID`), then run again.",
+        "  fix: Start it (`pct start ID`, `lxc-start -n ID`), then run again.",
     ]
 
 
