@@ -35,10 +35,11 @@ def _rows(text: str, stream: TextIO, hang: int) -> str:
 
 
 def write_rows(rows: Sequence[Sequence[str]]) -> None:
-    """Write rows in columns as wide as their widest cell."""
+    """Write rows in columns as wide as their widest cell; what does not fit a terminal goes on under the second one."""
     from remoterun.report.text import cells, pad
 
     cleaned = [[clean(cell) for cell in row] for row in rows]
     widths = [max(map(cells, column)) for column in zip(*cleaned, strict=True)]
     for row in cleaned:
-        write_line("  ".join(pad(cell, width) for cell, width in zip(row, widths, strict=True)).rstrip())
+        text = "  ".join(pad(cell, width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        write_line(text, hang=widths[0] + 2)
