@@ -23,4 +23,6 @@ RULES: Dict[str, Rule] = {
     "CK085": Rule(SUSPECT, _LOOK, "Go back to the one before it."),
     "CK086": Rule(INFO, "Nothing to do if checkpoints were copied, or a run was started again in the same folder."),
     "CK087": Rule(INFO, "Nothing to do if training has ended; else look whether it hangs."),
+    "CK088": Rule(SUSPECT, "Find the stale copy in the saving code: resuming mixes moments of different steps."),
+    "CK089": Rule(SUSPECT, _LOOK),
 }

@@ -150,6 +150,7 @@ def compare(older: Profile, younger: Profile) -> Optional[List[Found]]:
     # Where all weights are the same there is nothing more to say of them.
     same = bool(older.card.model) and older.card.model == younger.card.model
     from .drift import drift
+    from .exchange import exchanges
     from .movement import movement
     from .pair import pair_of
 
@@ -157,5 +158,5 @@ def compare(older: Profile, younger: Profile) -> Optional[List[Found]]:
     if pair is None:
         return None
     told: Dict[str, object] = {"compared_with": older.card.name, "compared_path": older.card.path}
-    found = [*drift(pair), *([] if same else movement(pair))]
+    found = [*drift(pair), *([] if same else movement(pair)), *exchanges(pair)]
     return [each._replace(data={**(each.data or {}), **told}) for each in found]

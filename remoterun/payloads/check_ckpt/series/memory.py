@@ -76,8 +76,8 @@ class Memory:
                     card = self._placed(unit, known.card)
                     cards += [] if card is None else [card]
                     break
-        sizes: Counter[str] = collections.Counter(place_of(unit.relative).series for unit in units)
-        self._chains = Chains(sizes, cards, now)
+        self._sizes: Counter[str] = collections.Counter(place_of(unit.relative).series for unit in units)
+        self._chains = Chains(self._sizes, cards, now)
 
     def late(self) -> Dict[str, List[Tuple[Unit, Found]]]:
         """Return what was found of checkpoints after they had been reported, by their series."""
@@ -107,13 +107,21 @@ class Memory:
         entry = Entry(report.unit, outcome, checked_at=now)
         if outcome.waiting or outcome.failed or not files or look(report.unit) != files:
             return entry
-        marks = marks_of(report.checkpoint, report.scanned)
+        marks = marks_of(report.checkpoint, report.scanned, self._samples(report))
         card = card_of(report.checkpoint, marks)
         entry.lasting = (report.whole or report.shallow) and is_settled(files, now)
         key = key_of(report.unit.relative, files, deep=self._deep)
         self._join(entry, key, card, marks)
         self._keep(entry, key, marks)
         return entry
+
+    def _samples(self, report: Report) -> Dict[int, str]:
+        """Read what tells the tensors of a checkpoint from each other, if another one may be held against it."""
+        if not self._deep or self._sizes[place_of(report.unit.relative).series] < 2:
+            return {}
+        from .sample import samples
+
+        return samples(report)
 
     def follow(self, entry: Entry) -> List[Entry]:
         """Take the next checkpoint of the audit, and return those that can be reported now."""

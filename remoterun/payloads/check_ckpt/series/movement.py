@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import collections
 import math
-from typing import Counter, Dict, Iterator, List, Set, Tuple
+from typing import Counter, Dict, Iterator, List, Optional, Set, Tuple
 
 from ..model import Found, count_of
 from ..records import Record
@@ -17,7 +17,9 @@ from .profile import Mark
 _GRAIN = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
 # A move by so many grains is not rounded away. At its first steps, Adam makes a third of its moments' quotient.
 _GRAINS = 64
-# What is smaller may be held at a bound, such as the temperature of CLIP.
+# Of so many elements, enough are near zero.
+_MANY = 1024
+# What is smaller, or constant, may be held at a bound, such as the temperature of CLIP.
 _FEWEST_ELEMENTS = 16
 # Adam moves no element by more than 7.3 times its rate (23 for betas of 0.9 and 0.9999); the rate may have been higher.
 _PUSH = 40
@@ -25,14 +27,26 @@ _PUSH = 40
 _FIRST = ("exp_avg", "momentum_buffer")
 # What is stored in few bits rounds a little further.
 _ROUNDED = 1.02
+# Smaller matrices may be temperatures, gates and the like. Among fewer, nobody knows what is usual.
+_MATRIX, _SEVERAL = 256, 3
+# One weight's peak that moves so many times as far as that of any other moved alone.
+_ALONE = 8
+# One element grew, and not its tensor: to so many times the peak, by so many times what all the others add up to.
+_GREW, _OTHERS = 2, 4
+# Moments so small may be too small to decay any further.
+_LEAST_MOMENT = 1e-30
+# Moments that no step leaves as they were; what is averaged over long rounds to itself in formats of fewer bits.
+_STEPPED = {"exp_avg": tuple(_GRAIN), "exp_avg_sq": ("float32", "float64")}
 
 
 def movement(pair: Pair) -> List[Found]:
-    """Judge the weights of two checkpoints, if the optimizer made some steps in between."""
+    """Judge the weights of two checkpoints, and what the optimizer has made of them in between."""
+    if pair.steps is None:
+        return list(_outlier(pair))
     # After a fresh start, it says nothing of what the weights should have become.
-    if pair.steps is None or pair.steps <= 0:
+    if pair.steps <= 0:
         return []
-    return [*_standstill(pair), *_leaps(pair, pair.steps)]
+    return [*_standstill(pair), *_stale_moments(pair), *(list(_leaps(pair, pair.steps)) or _outlier(pair))]
 
 
 # --- CK080: what should have moved ----------------------------------------------------------------------------------
@@ -52,7 +66,7 @@ def _standstill(pair: Pair) -> Iterator[Found]:
             unknown.add(after.shape)
         elif before.digest != after.digest:
             changed[after.shape] += 1
-        elif after.elements >= _FEWEST_ELEMENTS and not BUFFER.search(place[0]):
+        elif after.elements >= _FEWEST_ELEMENTS and after.low != after.high and not BUFFER.search(place[0]):
             stood.setdefault(after.shape, []).append(place[0])
     touched, pushed = _touched(pair)
     frozen: List[str] = []
@@ -96,10 +110,9 @@ def _touched(pair: Pair) -> Tuple[Counter[Shape], Counter[Shape]]:
     """
     rates = [*pair.older.rates, *pair.younger.rates]
     rate = min(rates) if pair.older.rates and pair.younger.rates else 0.0
-    grains: Dict[Shape, float] = {}
+    grains: Dict[Shape, _Grain] = {}
     for mark in pair.model[1].values():
-        grain = _GRAIN.get(mark.dtype, math.inf) * mark.peak if mark.peak else math.inf
-        grains[mark.shape] = max(grains.get(mark.shape, 0.0), grain)
+        grains[mark.shape] = _coarser(grains.get(mark.shape), _grain(mark))
     touched: Counter[Shape] = collections.Counter()
     pushed: Counter[Shape] = collections.Counter()
     for place, after in pair.states[1].items():
@@ -108,9 +121,41 @@ def _touched(pair: Pair) -> Tuple[Counter[Shape], Counter[Shape]]:
             continue
         touched[after.shape] += 1
         known = before is not None and before.digest and after.digest
-        if known and rate * _push(pair, place, after) > _GRAINS * grains.get(after.shape, math.inf):
+        grain, push = grains.get(after.shape), rate * _push(pair, place, after)
+        if known and grain is not None and (push > _GRAINS * grain.most or _shows(after, push, grain)):
             pushed[after.shape] += 1
     return touched, pushed
+
+
+class _Grain(Record):
+    """Say how coarse a weight's format is at its greatest element, and at one of usual size if it is a large matrix."""
+
+    most: float
+    usual: float
+
+
+def _grain(mark: Mark) -> _Grain:
+    grain = _GRAIN.get(mark.dtype, math.inf)
+    most = grain * mark.peak if mark.peak else math.inf
+    around_zero = (mark.low or 0.0) < 0 < (mark.high or 0.0)
+    if not around_zero or not mark.squares or len(mark.shape) < 2 or mark.elements < _MANY:
+        return _Grain(most, math.inf)
+    return _Grain(most, grain * math.sqrt(mark.squares / mark.elements))
+
+
+def _coarser(one: Optional[_Grain], other: _Grain) -> _Grain:
+    return other if one is None else _Grain(max(one.most, other.most), max(one.usual, other.usual))
+
+
+def _shows(moment: Mark, push: float, grain: _Grain) -> bool:
+    """Tell whether many elements must be so near zero that no rounding hides a push, if they lie around it as usual.
+
+    Of those that are pushed there are at least as many as the moment's squares are times its greatest one.
+    """
+    peak = moment.peak or 0.0
+    least = _GRAINS * peak * peak
+    near = (moment.squares or 0.0) * min(grain.usual, 1.6 * push)
+    return 0 < least * grain.usual < near
 
 
 def _push(pair: Pair, place: Place, moment: Mark) -> float:
@@ -121,6 +166,33 @@ def _push(pair: Pair, place: Place, moment: Mark) -> float:
     if second is None or second.high is None or second.high < 0:
         return 0.0
     return (moment.peak or 0.0) / (math.sqrt(second.high) + max(pair.younger.epsilon, 1e-30))
+
+
+# --- CK088: moments that should have changed -------------------------------------------------------------------------
+
+
+def _stale_moments(pair: Pair) -> Iterator[Found]:
+    """Find moments that are as they were, though steps of their parameter were counted since."""
+    same: Dict[str, List[str]] = {}
+    changed: Set[str] = set()
+    for place, after in pair.states[1].items():
+        before = pair.states[0].get(place)
+        if before is None or not after.digest or after.dtype not in _STEPPED.get(after.key, ()):
+            continue
+        if before.digest != after.digest:
+            changed.add(after.key)
+        elif after.low != after.high and (after.peak or 0.0) > _LEAST_MOMENT and after.elements >= _FEWEST_ELEMENTS:
+            counts = [states.get((place[0][: -len(after.key)] + "step", ())) for states in pair.states]
+            steps = [0.0 if count is None or count.high is None else count.high for count in counts]
+            if steps[0] < steps[1]:
+                same.setdefault(after.key, []).append(place[0])
+    # Where all of a kind stand still, they were frozen on purpose, or all moments are the same, as CK081 says.
+    names = [name for key in same if key in changed for name in same[key]]
+    if names:
+        text = "%s the same as in %s, though the optimizer has counted steps since: %s"
+        what = "a moment is" if len(names) == 1 else "%s are" % count_of(len(names), "moment")
+        message = text % (what, pair.older.name, ", ".join(names[:3]))
+        yield Found("CK088", message, {"tensors": names[:MOST_NAMED]}, evidence={"moments": len(names)})
 
 
 # --- CK082: what moved too far --------------------------------------------------------------------------------------
@@ -173,6 +245,29 @@ def _leap(name: str, before: Mark, after: Mark, reach: float, decay: float) -> I
         yield _Leap(name, "norm", norm, now, norm + room)
     elif now * _ROUNDED < least:
         yield _Leap(name, "norm", norm, now, least)
+
+
+def _outlier(pair: Pair) -> Iterator[Found]:
+    """Find the one matrix of which a single element leapt, while the peaks of all others hardly moved."""
+    moves = []
+    for place, after in pair.model[1].items():
+        before = pair.model[0].get(place)
+        if before is None or len(after.shape) < 2 or after.elements < _MATRIX or BUFFER.search(place[0]):
+            continue
+        if before.peak and after.peak and before.squares is not None and after.squares is not None:
+            moves.append((after.peak - before.peak, place[0], before, after))
+    moves.sort(key=lambda move: -abs(move[0]))
+    if len(moves) < _SEVERAL or moves[0][0] <= _ALONE * abs(moves[1][0]):
+        return
+    _, name, before, after = moves[0]
+    peak, last = after.peak or 0.0, before.peak or 0.0
+    grown = peak * peak - last * last
+    others = abs((after.squares or 0.0) - (before.squares or 0.0) - grown)
+    if peak > _GREW * last and grown > _OTHERS * others:
+        text = "one element of %s is %.4g, where the greatest in %s was %.4g: the others of it, and of all other "
+        text += "weights, hardly moved"
+        evidence: Dict[str, object] = {"before": last, "after": peak, "next": moves[1][0]}
+        yield Found("CK082", text % (name, peak, pair.older.name, last), {"tensors": [name]}, evidence=evidence)
 
 
 def _parameter_shapes(pair: Pair) -> Set[Shape]:

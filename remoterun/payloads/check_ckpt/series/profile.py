@@ -22,6 +22,7 @@ class Mark(Record):
     """Remember a tensor; of a part of one, `shape` is that of the whole and `offsets` say where the part begins.
 
     `elements` counts those that were looked at; where `digest` is 0, `squares` and the rest are not known either.
+    `sample` are a few of them, as the module of that name writes them.
     """
 
     name: str
@@ -36,6 +37,7 @@ class Mark(Record):
     low: Optional[float] = None
     high: Optional[float] = None
     odd: int = 0
+    sample: str = ""
 
     @property
     def peak(self) -> Optional[float]:
@@ -93,12 +95,12 @@ class Profile:
         return self._marks
 
 
-def marks_of(checkpoint: Checkpoint, scanned: Scanned) -> List[Mark]:
+def marks_of(checkpoint: Checkpoint, scanned: Scanned, samples: Dict[int, str]) -> List[Mark]:
     """Remember every tensor of a checkpoint."""
-    return [_mark(tensor, index, scanned) for index, tensor in enumerate(checkpoint.tensors)]
+    return [_mark(tensor, index, scanned, samples.get(index, "")) for index, tensor in enumerate(checkpoint.tensors)]
 
 
-def _mark(tensor: Tensor, index: int, scanned: Scanned) -> Mark:
+def _mark(tensor: Tensor, index: int, scanned: Scanned, sample: str) -> Mark:
     piece, stats, counts = tensor.piece, scanned.stats.get(index), scanned.counts.get(index)
     mark = Mark(
         tensor.name,
@@ -108,6 +110,7 @@ def _mark(tensor: Tensor, index: int, scanned: Scanned) -> Mark:
         piece.whole if piece else tensor.shape,
         piece.offsets if piece else (),
         odd=counts.nan + counts.inf if counts else 0,
+        sample=sample,
     )
     if stats is None:
         return mark

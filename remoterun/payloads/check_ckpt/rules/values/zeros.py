@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 from typing import Dict, Iterator, List, Optional, Tuple
 
 from ...model import EMA, MASTER, MODEL, OPTIMIZER, Found, Tensor, count_of, row_major
@@ -9,6 +10,7 @@ from ...records import Record
 from ...scan.stats import Stats
 from ..facts import Facts, Kept
 from ..names import BIAS, BUFFER, LORA_SECOND, MASK, NORM
+from ..parameters import SHAPED
 from ..rule import INFO, SUSPECT
 
 _WEIGHTS = (MODEL, EMA, MASTER)
@@ -87,8 +89,20 @@ def _severity(facts: Facts, tensor: Tensor, stats: Stats, kept: Optional[Kept]) 
         return None
     late = facts.step is not None and facts.step >= _EARLY
     if zero:
-        return SUSPECT if late and kept is None else INFO
+        return SUSPECT if late and kept is None and not _may_be_frozen(facts, tensor) else INFO
     return INFO if late else None
+
+
+def _may_be_frozen(facts: Facts, tensor: Tensor) -> bool:
+    """Tell whether there is an optimizer that works on fewer weights of this shape than there are."""
+    tensors = facts.checkpoint.tensors
+    weights = collections.Counter(each.shape for each in tensors if each.role == MODEL and not _is_buffer(each))
+    kept = [(each.key, each.shape) for each in tensors if each.role == OPTIMIZER and each.key in SHAPED]
+    # Of flat partitions, shapes tell nothing.
+    if weights.keys().isdisjoint(shape for _, shape in kept):
+        return False
+    counts = collections.Counter(key for key, shape in kept if shape == tensor.shape)
+    return max(counts.values(), default=0) < weights[tensor.shape]
 
 
 # --- pages ----------------------------------------------------------------------------------------------------------

@@ -1,0 +1,92 @@
+"""Tensors that are not what they were in the checkpoint before: in another's place, or unlike all of them (CK089)."""
+
+from __future__ import annotations
+
+from typing import Dict, Iterator, List, Optional, Tuple
+
+from ..model import MODEL, Found
+from ..records import Record
+from ..rules.rule import INFO
+from .pair import MOST_NAMED, Pair, Place
+from .profile import Mark
+from .sample import likeness, numbers_of
+
+# The correlation of a matrix with what it was, in samples of both, as training leaves it, and where it is another one.
+_SAME, _OTHER = 0.9, 0.5
+# What lacks to a correlation of 1 is so many times less with what another one was, where that is what it is. Layers may
+# begin as copies of each other, and stay somewhat alike.
+_CLOSER = 8
+# Where more are not what they were, training has come far, and each would be held against all others.
+_MOST = 64
+# So many of the weights may be others, and the rest tells that training had not come that far.
+_FEW = 0.5
+# What training turns into another matrix has another norm, too.
+_SAME_NORM = 1.1
+
+
+class _Change(Record):
+    name: str
+    before: Mark
+    after: Mark
+    old: List[float]
+    new: List[float]
+    alike: float
+
+
+def exchanges(pair: Pair) -> Iterator[Found]:
+    """Find what stands in another's place, among the weights and among the second moments."""
+    for halves in (pair.model, pair.states):
+        yield from _among(pair, halves)
+
+
+def _among(pair: Pair, halves: Tuple[Dict[Place, Mark], Dict[Place, Mark]]) -> Iterator[Found]:
+    changes = list(_changes(*halves))
+    moved = [each for each in changes if each.alike < (1 + _SAME) / 2]
+    if len(moved) > _MOST:
+        return
+    sources = {each.name: _source(each, changes) for each in moved}
+    for each in moved:
+        source = sources[each.name]
+        displaced = source is not None and sources.get(source.name) is not None
+        if source is not None and (displaced or each.alike < _OTHER):
+            text = "%s is what %s was in %s" % (each.name, source.name, pair.older.name)
+            data: Dict[str, object] = {"tensors": [each.name, source.name], "shape": list(each.after.shape)}
+            evidence: Dict[str, object] = {"alike": round(likeness(source.old, each.new), 3)}
+            # What stays in its own place, too, was copied: such as into the target of a network.
+            yield Found("CK089", text, data, None if displaced else INFO, evidence=evidence)
+    others = [each for each in moved if each.alike < _OTHER]
+    unlike = [each.name for each in others if sources[each.name] is None and _is_weight_of_same_norm(each)]
+    usual = sum(each.alike >= _SAME for each in changes)
+    if unlike and usual + len(others) == len(changes) and len(others) <= _FEW * len(changes):
+        text = "%s nothing like in %s, though of the same norm, while all others are much as they were"
+        words = unlike[0] + " is" if len(unlike) == 1 else ", ".join(unlike[:3]) + " are"
+        yield Found("CK089", text % (words, pair.older.name), {"tensors": unlike[:MOST_NAMED]}, _weigh(pair))
+
+
+def _changes(before: Dict[Place, Mark], after: Dict[Place, Mark]) -> Iterator[_Change]:
+    for place, mark in after.items():
+        last = before.get(place)
+        if last is not None and last.sample and mark.sample and last.shape == mark.shape:
+            old, new = numbers_of(last.sample, last.dtype), numbers_of(mark.sample, mark.dtype)
+            if old and new:
+                yield _Change(place[0], last, mark, old, new, likeness(old, new))
+
+
+def _source(each: _Change, changes: List[_Change]) -> Optional[_Change]:
+    """Return what it was before, in another place."""
+    fitting = [other for other in changes if other.after.shape == each.after.shape and other is not each]
+    best = max(fitting, key=lambda other: likeness(other.old, each.new), default=None)
+    alike = 0.0 if best is None else likeness(best.old, each.new)
+    return best if alike >= _SAME and _CLOSER * (1 - alike) < 1 - each.alike else None
+
+
+def _is_weight_of_same_norm(each: _Change) -> bool:
+    before, after = each.before.squares or 0.0, each.after.squares or 0.0
+    alike = before < after * _SAME_NORM**2 and after < before * _SAME_NORM**2
+    return alike and each.after.role == MODEL
+
+
+def _weigh(pair: Pair) -> Optional[str]:
+    """Return the severity: who begins anew with a layer does so with its steps, too, where these are known."""
+    steps = {mark.high for mark in pair.states[1].values() if mark.key == "step"}
+    return None if len(steps) == 1 and pair.steps is not None and pair.steps > 0 else INFO
