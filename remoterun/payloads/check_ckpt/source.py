@@ -11,6 +11,10 @@ if TYPE_CHECKING:
     from typing import Optional, Type
 
 
+# Parts this close to each other are read in one go.
+NEAR = 64 * 1024
+
+
 class ShrunkError(Exception):
     """Say that bytes which were there a moment ago can't be read any more."""
 
@@ -126,6 +130,24 @@ class Held(Source):
     def read(self, offset: int, size: int) -> bytes:
         """Read bytes; fewer come back at the end."""
         return self._data[offset : offset + size]
+
+
+class Near:
+    """Read small parts of a file, many at once while they lie close to one another."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self._data = b""
+        self._base = 0
+
+    def read(self, offset: int, size: int) -> Tuple[bytes, int]:
+        """Return bytes, and where among them those of a place are; fewer come back at the end of the file."""
+        at = offset - self._base
+        if at < 0 or at + size > len(self._data):
+            near = 0 <= at < NEAR
+            self._data = self._source.read(offset, max(size, NEAR) if near else size)
+            self._base, at = offset, 0
+        return self._data, at
 
 
 def identity(status: os.stat_result) -> Tuple[int, int]:

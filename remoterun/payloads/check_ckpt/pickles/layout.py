@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, FrozenSet, Iterator, List
 from ..model import EMA, MASTER, MODEL, OPTIMIZER, OTHER, clean_text
 from ..records import Record
 from .nodes import Call, Pairs, Persistent, pairs, string_items
-from .rebuild import read_saved, rebuild
+from .rebuild import rebuild
 from .saved import Saved
 
 if TYPE_CHECKING:
@@ -78,13 +78,16 @@ ReadNumber = Callable[[object], "Optional[Number]"]
 
 
 class Placed(Record):
-    """Hold a tensor with its name, its role, its last key, and the node that describes it."""
+    """Hold a tensor with its name, its role, its last key, and the node that describes it.
+
+    `tensor` is None when the node is one that was saved in the usual way, and says it all.
+    """
 
     name: str
     role: str
     key: str
-    tensor: Rebuilt
-    node: object
+    tensor: Optional[Rebuilt]
+    node: Any
 
 
 class _Path(Record):
@@ -150,6 +153,8 @@ class _Walk:
         self._listed: Set[int] = set()
         self._parent: Optional[_Path] = None
         self._front = ""
+        self._above: Optional[_Path] = None
+        self._above_front = ""
 
     def run(self, root: object) -> Iterator[Placed]:
         level = [_Met(Pairs(["", root]), OTHER, _Path(None, "", 0))]
@@ -163,24 +168,26 @@ class _Walk:
         stack = [(self._open(met.node), met.role, met.path)]
         while stack:
             parts, outer, parent = stack[-1]
+            _, above, level = parent
             for key, node in parts:
                 self._left -= 1
                 if self._left < 0:
                     return
                 if id(node) in self._listed and self._is_enough():
                     continue
-                named = key != "" and parent.depth < _NAME_DEPTH
-                label, depth = (_label(key), parent.depth + 1) if named else (parent.label, parent.depth)
+                named = key != "" and level < _NAME_DEPTH
+                label, depth = (key if type(key) is str else _label(key), level + 1) if named else (above, level)
                 role = MASTER if outer == OPTIMIZER and label.startswith(_MASTERS) else outer
-                tensor = read_saved(node) if type(node) is Saved else rebuild(node)
-                if tensor is not None:
+                saved = type(node) is Saved
+                tensor = None if saved or type(node) is Pairs else rebuild(node)
+                if saved or tensor is not None:
                     self._list(node)
                     name = self._name(parent, label if named else "")
                     if depth == 1 and role == OTHER:
                         role = _role_of_tensor(label)
                     yield _new(Placed, (name, role, clean_text(label, 100), tensor, node))
                     continue
-                path = _Path(parent, label, depth) if named else parent
+                path = _new(_Path, (parent, label, depth)) if named else parent
                 role = self._role(node, role, path)
                 if not self._is_new(node, role):
                     continue
@@ -221,11 +228,21 @@ class _Walk:
     def _name(self, parent: _Path, label: str) -> str:
         """Return the dotted name of what stands in a container; it is mostly the container of the one before."""
         if parent is not self._parent:
-            self._parent, self._front = parent, _front(parent)
+            self._parent, self._front = parent, self._front_of(parent)
         front = self._front
         if label not in _UNNAMED:
             front = "%s.%s" % (front, label) if front else label
         return clean_text(front) or THE_WHOLE
+
+    def _front_of(self, path: _Path) -> str:
+        """Return the names of what a container stands in; most stand beside one another."""
+        above, label, _ = path
+        if above is None or label in _UNNAMED:
+            return _front(path)
+        if above is not self._above:
+            self._above, self._above_front = above, _front(above)
+        front = self._above_front
+        return "%s.%s" % (front, label) if front and len(front) + len(label) < _LONGEST_NAME else _front(path)
 
     def _role(self, node: object, role: str, path: _Path) -> str:
         if self._averaged and path.depth == 1 and path.label == "state_dict":

@@ -16,6 +16,7 @@ _MAX_MARKS = 5_000
 # Longer strings stay in the file.
 _LONG_TEXT = 64 * 1024
 _MAX_INTEGER = 1024
+_BININT, _BININT1, _BININT2 = b"JKM"
 
 Handler = Callable[["Machine"], None]
 
@@ -64,6 +65,7 @@ def _binint1(machine: Machine) -> None:
     machine.at = at + 1
     machine.left -= 16
     machine.stack.append(machine.buffer[at])
+    _integers(machine)
 
 
 def _binint2(machine: Machine) -> None:
@@ -71,6 +73,7 @@ def _binint2(machine: Machine) -> None:
     machine.at = at + 2
     machine.left -= 32
     machine.stack.append(int.from_bytes(machine.buffer[at : at + 2], "little"))
+    _integers(machine)
 
 
 def _binint(machine: Machine) -> None:
@@ -78,6 +81,31 @@ def _binint(machine: Machine) -> None:
     machine.at = at + 4
     machine.left -= 36
     machine.stack.append(int.from_bytes(machine.buffer[at : at + 4], "little", signed=True))
+    _integers(machine)
+
+
+def _integers(machine: Machine) -> None:
+    """Go on with integers that follow, of which tables have many, as long as all of one is in the buffer."""
+    buffer, at, stack, cost = machine.buffer, machine.at, machine.stack, 0
+    last = len(buffer) - 5
+    while at <= last:
+        code = buffer[at]
+        if code == _BININT1:
+            stack.append(buffer[at + 1])
+            at += 2
+            cost += 16
+        elif code == _BININT2:
+            stack.append(buffer[at + 1] | buffer[at + 2] << 8)
+            at += 3
+            cost += 32
+        elif code == _BININT:
+            stack.append(int.from_bytes(buffer[at + 1 : at + 5], "little", signed=True))
+            at += 5
+            cost += 36
+        else:
+            break
+    machine.at = at
+    machine.left -= cost
 
 
 def _binunicode(machine: Machine) -> None:

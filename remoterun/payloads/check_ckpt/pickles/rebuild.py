@@ -14,8 +14,8 @@ from .saved import Saved
 if TYPE_CHECKING:
     from typing_extensions import TypeGuard
 
-# What is made of every tensor takes half the time so.
-_new = tuple.__new__
+    from .saved import Like
+
 _MAX_DIMENSIONS = 64
 _MAX_ELEMENTS = 1 << 62
 
@@ -56,6 +56,23 @@ class Broken(Record):
     """Say why a tensor's description makes no sense."""
 
     reason: str
+
+
+class Common(Record):
+    """Hold what tensors have in common besides their storage and their place there; `fault` is what is wrong with them.
+
+    `most` is how many bytes into the storage one may begin to end in it; -1 where values of their format can't be
+    looked at. An element has `size` bytes; the others are as in `Stored`.
+    """
+
+    fault: Optional[Broken]
+    most: int
+    held: int
+    size: int
+    dtype: Optional[Dtype]
+    dtype_name: str
+    shape: Tuple[int, ...]
+    stride: Tuple[int, ...]
 
 
 UNDESCRIBED = Broken("its storage is not described as torch does")
@@ -143,10 +160,32 @@ def _placed(name: str, args: Tuple[Any, ...]) -> Rebuilt:
 
 def read_saved(node: Saved) -> Union[Stored, Broken]:
     """Return the tensor that was saved in the usual way."""
-    like = node.like
-    dtype, name, size = _format(like.kind.name)
-    fault = _fault(like.shape, like.stride)
-    return fault or _new(Stored, (node.key, like.elements * size, dtype, name, like.offset, like.shape, like.stride))
+    fault, _, held, _, dtype, name, shape, stride = common(node.like)
+    return fault or Stored(node.key, held, dtype, name, node.offset, shape, stride)
+
+
+def common(like: Like) -> Common:
+    """Return what tensors have in common that were saved in the usual way."""
+    meaning: Optional[Common] = like.meaning
+    if meaning is None:
+        kind, _, elements, _, _, shape, stride, _ = like.described
+        dtype, name, size = _format(kind.name)
+        fault = _fault(shape, stride)
+        plain = fault is None and dtype is not None and dtype.kind != "opaque"
+        most = max(-1, (elements - reach(shape, stride)) * size) if plain else -1
+        like.meaning = meaning = Common(fault, most, elements * size, size, dtype, name, shape, stride)
+    return meaning
+
+
+@functools.lru_cache(maxsize=1024)
+def reach(shape: Tuple[int, ...], stride: Tuple[int, ...]) -> int:
+    """Return from how many elements on end a tensor shows some, of a storage."""
+    last = 0
+    for size, step in zip(shape, stride):
+        if not size:
+            return 0
+        last += (size - 1) * step
+    return last + 1
 
 
 @functools.lru_cache(maxsize=1024)
@@ -213,9 +252,9 @@ def others(decoded: Decoded, known: Set[str]) -> Iterator[Stored]:
     for saved in decoded.saved:
         if saved.key not in known:
             known.add(saved.key)
-            dtype, name, size = _format(saved.like.kind.name)
-            count = saved.like.elements
-            yield Stored(saved.key, count * size, dtype, name, 0, (count,), (1,))
+            described = saved.like.described
+            dtype, name, size = _format(described.kind.name)
+            yield Stored(saved.key, described.elements * size, dtype, name, 0, (described.elements,), (1,))
 
 
 def storages_of(decoded: Decoded) -> Dict[str, Stored]:

@@ -24,8 +24,9 @@ _ORDERED = "collections.OrderedDict"
 _INTEGER = rb"K.|M..|J...[\0-\x7f]"
 _WIDTHS = {ord("K"): 1, ord("M"): 2, ord("J"): 4}
 _TENSOR = pattern(
-    # ((storage, class, key, location, elements) as a persistent id, offset; the old format says None of a view, too,
-    rb"\(\(%(get)s%(get)sX(.)\0\0\0([0-9]{1,20})%(put)s%(get)s(%(int)s)(N?)t%(put)sQ(%(int)s)"
+    # ((storage, class, key, location, elements) as a persistent id, offset; the old format says None of a view, too;
+    # the key is known already where another tensor shows the same storage,
+    rb"\(\(%(get)s%(get)s(?:X(.)\0\0\0([0-9]{1,20})%(put)s|%(get)s)%(get)s(%(int)s)(N?)t%(put)sQ(%(int)s)"
     # shape, stride,
     rb"(?:(\(?)((?:%(int)s){1,8})([t\x85-\x87])%(put)s(\(?)((?:%(int)s){1,8})([t\x85-\x87])%(put)s|\)\))"
     # requires_grad, OrderedDict())
@@ -39,39 +40,53 @@ _COST_OF_PARTS = 300
 # What is made of a storage later takes more than what the pickle says of it.
 MOST_STORAGES = 120_000
 # Groups of the pattern: the storage's key, what is put into the memo, and the rest.
-_KEY = 4
-_PUTS = (5, 9, 14, 18, 21, 22, 23)
-_COMMON = (1, 2, 3, 6, 7, 8, *range(10, 14), *range(15, 18), 19, 20)
+_KEY, _KNOWN, _OFFSET = 4, 6, 11
+_PUTS = (5, 10, 15, 19, 22, 23, 24)
+_COMMON = (1, 2, 3, 6, 7, 8, 9, *range(12, 15), *range(16, 19), 20, 21)
 _MOST_FORMS, _MOST_EXPECTED = 1_000, 4
 
 
-class Like(Record):
-    """Say what tensors may have in common: all but the key of their storage. `kind` is the class of the storage."""
+class Described(Record):
+    """Hold what a pickle says of a tensor, but for its storage's key and its place there.
+
+    `kind` is the class of the storage; `known` tells that its key was noted before.
+    """
 
     kind: Global
     location: str
     elements: int
+    known: bool
     old: bool
-    offset: int
     shape: Tuple[int, ...]
     stride: Tuple[int, ...]
     grad: bool
 
 
+class Like:
+    """Say what tensors have in common; `meaning` is what their reader made of it."""
+
+    __slots__ = ("described", "meaning")
+
+    def __init__(self, described: Described) -> None:
+        self.described = described
+        self.meaning: Any = None
+
+
 class Saved(Call):
     """Stand for a tensor as torch.save writes it; what it is made of is put together only where somebody asks.
 
-    `key` names its storage.
+    `key` names its storage, in which it begins at element number `offset`.
     """
 
-    __slots__ = ("_made", "key", "like")
+    __slots__ = ("_made", "key", "like", "offset")
 
     func = REBUILD
     origin = REBUILD
 
-    def __init__(self, like: Like, key: str) -> None:
+    def __init__(self, like: Like, key: str, offset: int) -> None:
         self.like = like
         self.key = key
+        self.offset = offset
         self.state = self.flat = self.elements = ()
         self._made: Optional[Tuple[Any, ...]] = None
 
@@ -79,35 +94,43 @@ class Saved(Call):
     def args(self) -> Tuple[Any, ...]:  # type: ignore[override]
         """Return what the opcodes would have given to the call."""
         if self._made is None:
-            kind, location, count, old, *rest = self.like
+            kind, location, count, _, old, *rest = self.like.described
             storage: Tuple[Any, ...] = "storage", kind, self.key, location, count
-            self._made = (Persistent((*storage, None) if old else storage), *rest, Pairs())
+            self._made = (Persistent((*storage, None) if old else storage), self.offset, *rest, Pairs())
         return self._made
 
     def noted(self) -> List[Any]:
         """Return what the opcodes would have noted in the memo before the tensor itself."""
         storage, _, shape, stride, _, ordered = self.args
-        return [self.key, storage.id, *((shape, stride) if shape else ()), ordered, self.args]
+        key = () if self.like.described.known else (self.key,)
+        return [*key, storage.id, *((shape, stride) if shape else ()), ordered, self.args]
 
 
 class _Form:
     """Know the opcodes of tensors that are like each other, to the byte, each number of the memo in four.
 
     Taken as one number, they are `fixed`, and `step` more for each thing in the memo before them; `mask` leaves out
-    the key, which stands from `begin` to `end`.
+    the key, which stands from `begin` to `end` unless it is `known`, and the offset, from `first` to `last`, unless it
+    has one byte.
     """
 
-    __slots__ = ("begin", "end", "fixed", "like", "mask", "noted", "number", "size", "step")
+    __slots__ = ("begin", "end", "first", "fixed", "known", "last", "like", "mask", "noted", "number", "size", "step")
 
-    def __init__(self, like: Like, match: Match[bytes], number: int) -> None:
+    def __init__(self, like: Like, match: Match[bytes], number: int, known: str) -> None:
         start, codes = match.start(), bytearray(match.group())
         self.like = like
         self.number = number
-        self.noted = _noted(like.shape)
+        self.known = known
+        self.noted = _noted(like)
         self.size = len(codes)
-        self.begin, self.end = match.start(_KEY) - start, match.end(_KEY) - start
+        self.begin, self.end = (0, 0) if known else (match.start(_KEY) - start, match.end(_KEY) - start)
         mask, step = bytearray(b"\xff") * self.size, bytearray(self.size)
         mask[self.begin : self.end] = codes[self.begin : self.end] = bytes(self.end - self.begin)
+        self.first, self.last = match.start(_OFFSET) - start + 1, match.end(_OFFSET) - start
+        if self.last - self.first > 1:
+            mask[self.first : self.last] = codes[self.first : self.last] = bytes(self.last - self.first)
+            if self.last - self.first > 2:
+                mask[self.last - 1] = 0x80  # of a signed number
         for index, put in enumerate(put for put in map(match.start, _PUTS) if put >= 0):
             at = put - start + 1
             codes[at : at + 4] = index.to_bytes(4, "little")
@@ -121,6 +144,8 @@ class Shortcut:
     def __init__(self) -> None:
         # The class and the location of storages, by the opcodes that recall what all of a number format have in common.
         self._known: Dict[Tuple[bytes, ...], Tuple[Global, str]] = {}
+        # What tensors were like, by all of their opcodes that do not differ from one to the next; and their forms.
+        self._likes: Dict[Tuple[Any, ...], Like] = {}
         self._forms: Dict[Tuple[Any, ...], _Form] = {}
         # The forms that have followed on each, by its number; those that have on the last, the latest first.
         self._after: List[List[_Form]] = []
@@ -131,6 +156,7 @@ class Shortcut:
     def forget(self) -> None:
         """Take nothing for granted of what the memo holds."""
         self._known.clear()
+        self._likes.clear()
         self._forms.clear()
         self._after, self._expected = [], []
 
@@ -144,9 +170,11 @@ class Shortcut:
             found = int.from_bytes(codes, "little") & form.mask
             if found == form.fixed + following * form.step and len(codes) == form.size:
                 key = codes[form.begin : form.end]
-                if key.isdigit():
+                if form.known or key.isdigit():
                     self._expected = self._after[form.number]
-                    self._note(machine, Saved(form.like, key.decode("ascii")), form.noted, at + form.size)
+                    offset = int.from_bytes(codes[form.first : form.last], "little")
+                    node = Saved(form.like, form.known or key.decode("ascii"), offset)
+                    self._note(machine, node, form.noted, at + form.size)
                     return True
         return self._take_unexpected(machine)
 
@@ -155,21 +183,28 @@ class Shortcut:
         if match is None:
             return False
         puts = [put for put in match.group(*_PUTS) if put is not None]
-        if match.group(3)[0] != len(match.group(_KEY)) or not _follow(puts, machine.memo):
+        said = match.group(_KEY)
+        known = "" if said is not None else self._known_key(match.group(_KNOWN), machine)
+        sound = known if said is None else match.group(3)[0] == len(said)
+        if not sound or not _follow(puts, machine.memo):
             return False
-        codes = match.group(*_COMMON)
-        form = self._forms.get(codes)
-        like = form.like if form is not None else self._like(match, machine)
+        offset = match.group(_OFFSET)
+        codes = (offset if len(offset) == 2 else offset[:1], *match.group(*_COMMON))
+        like = self._likes.get(codes) or self._like(match, machine)
         if like is None:
             return False
+        if len(self._likes) < _MOST_FORMS:
+            self._likes[codes] = like
+        form = self._forms.get(codes)
         if form is None and all(put.startswith(b"r") for put in puts) and len(self._forms) < _MOST_FORMS:
-            form = self._forms[codes] = _Form(like, match, len(self._after))
+            form = self._forms[codes] = _Form(like, match, len(self._after), known)
             self._after.append([])
         if form is not None:
             self._expected.insert(0, form)
             del self._expected[_MOST_EXPECTED:]
         self._expected = self._after[form.number] if form is not None else []
-        self._note(machine, Saved(like, match.group(_KEY).decode("ascii")), _noted(like.shape), match.end())
+        node = Saved(like, known or said.decode("ascii"), int.from_bytes(offset[1:], "little"))
+        self._note(machine, node, _noted(like), match.end())
         return True
 
     def _note(self, machine: Machine, node: Saved, noted: Tuple[object, ...], end: int) -> None:
@@ -183,16 +218,23 @@ class Shortcut:
         machine.at = end
         machine.left -= _COST
 
+    def _known_key(self, code: bytes, machine: Machine) -> str:
+        """Look up the key of a storage that was met before; "" when it is none."""
+        number = int.from_bytes(code[1:], "little")
+        key = machine.memo[number] if number < len(machine.memo) else None
+        if key is LATER:
+            key = self.recall(number, machine)
+        return key if isinstance(key, str) and key.isascii() and key.isdigit() else ""
+
     def _like(self, match: Match[bytes], machine: Machine) -> Optional[Like]:
         """Read what a tensor may have in common with others; None when it is not described in the usual way."""
-        count, old, offset, grad = match.group(7, 8, 10, 19)
-        shape, stride = _numbers(*match.group(11, 12, 13)), _numbers(*match.group(15, 16, 17))
-        codes = match.group(1, 2, 6, 20)
+        count, old, grad = match.group(8, 9, 20)
+        shape, stride = _numbers(*match.group(12, 13, 14)), _numbers(*match.group(16, 17, 18))
+        codes, known = match.group(1, 2, 7, 21), match.group(_KEY) is None
         if shape is None or stride is None or not (codes in self._known or self._know(codes, machine)):
             return None
-        first = int.from_bytes(offset[1:], "little")
         elements = int.from_bytes(count[1:], "little")
-        return Like(*self._known[codes], elements, bool(old), first, shape, stride, grad == b"\x88")
+        return Like(Described(*self._known[codes], elements, known, bool(old), shape, stride, grad == b"\x88"))
 
     def _know(self, codes: Tuple[bytes, ...], machine: Machine) -> bool:
         """Look up what the opcodes recall, which is the same for all tensors of a number format."""
@@ -220,9 +262,9 @@ class Shortcut:
         return memo[number]
 
 
-def _noted(shape: Tuple[int, ...]) -> Tuple[object, ...]:
+def _noted(like: Like) -> Tuple[object, ...]:
     """Return what is noted in the memo before a tensor itself; its shape and stride only where it has dimensions."""
-    return (LATER,) * (6 if shape else 4)
+    return (LATER,) * ((6 if like.described.shape else 4) - like.described.known)
 
 
 def _follow(puts: List[bytes], memo: List[Any]) -> bool:

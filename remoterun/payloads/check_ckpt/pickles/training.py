@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Optional, Set, Tuple
@@ -22,6 +23,7 @@ _MOST_CONTAINERS = 10_000
 # Entries that are looked at; 60,000 tensors make as many. What is referred to over and over makes more than bytes do.
 _MOST_ENTRIES = 400_000
 _MOST_OPTIONS = 100
+_LONGEST_KEY = 100
 _MOST_VALUES = 16
 # Of these, a random state of Python's has 625 entries that are none.
 _CONTAINERS = frozenset((Pairs, Call, list, tuple))
@@ -247,11 +249,12 @@ class _Search:
             self._left -= 1
             if self._left < 0 or value is None:
                 continue
-            key, index = clean_text(label, 100), self._tensors.get(id(value))
+            key = _key(label) if len(label) <= _LONGEST_KEY else clean_text(label, _LONGEST_KEY)
+            index = self._tensors.get(id(value))
             if index is not None:
                 tensor = self._checkpoint.tensors[index]
                 tensors[key], dtypes[key] = index, tensor.dtype.name
-                if product(tensor.shape) != 1:
+                if tensor.shape and product(tensor.shape) != 1:
                     continue
             elif isinstance(value, (Pairs, Call, list, tuple)):
                 dtypes[key] = "?"
@@ -265,6 +268,12 @@ class _Search:
         if isinstance(key, (str, int)):
             return _id(key)
         return self._objects.setdefault(id(key), "object %d" % len(self._objects))
+
+
+@functools.lru_cache(maxsize=1024)
+def _key(label: str) -> str:
+    """Make the name of a kind of state fit to be shown; every parameter has the same."""
+    return clean_text(label, _LONGEST_KEY)
 
 
 def _id(key: object) -> str:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Dict, Iterator, List, Optional, Tuple, Union
 
 from ..model import FlawedError, Found, clean_text, count_of
 from ..records import Record
+from ..source import NEAR, Near
 
 if TYPE_CHECKING:
     from ..source import Source
@@ -31,8 +32,6 @@ _FOLDER = 0x10
 # Up to the first bytes of the data, which torch puts on multiples of 64.
 _AHEAD = 128
 HEAD = 4
-# Headers this close to each other are read in one go.
-_NEAR = 64 * 1024
 # What is made of every record takes half the time so.
 _new = tuple.__new__
 
@@ -91,7 +90,7 @@ def read_directory(source: Source) -> Optional[Directory]:
         found.append(
             Found("CK025", "%s after the end of the archive" % count_of(end.trailing, "byte"), severity="info")
         )
-    headers = _Headers(source)
+    headers = Near(source)
     entries: List[Entry] = []
     front, packed, faults = source.size, 0, 0
     for each in _central_entries(source.read(end.start, end.size), end.entries):
@@ -168,6 +167,7 @@ class _Central(Record):
 # disk, internal attributes, attributes, header
 _CENTRAL_HEADER = struct.Struct("<4s4xHH4xIIIHHHH2xII")
 _LOCAL_HEADER = struct.Struct("<4s2xHH16xHH")
+_unpack_central, _unpack_local = _CENTRAL_HEADER.unpack_from, _LOCAL_HEADER.unpack_from
 
 
 def _central_entries(data: bytes, count: int) -> Iterator[_Central]:
@@ -175,10 +175,9 @@ def _central_entries(data: bytes, count: int) -> Iterator[_Central]:
     while at < len(data) and number <= count:
         number += 1
         begin = at + 46
-        if len(data) < begin or data[at : at + 4] != _CENTRAL:
+        if len(data) < begin or not data.startswith(_CENTRAL, at):
             raise FlawedError("CK025", "the directory is damaged at its entry number %d" % number)
-        found = _CENTRAL_HEADER.unpack_from(data, at)
-        _, flags, method, crc, packed, size, name, extra, comment, disk, attributes, header = found
+        _, flags, method, crc, packed, size, name, extra, comment, disk, attributes, header = _unpack_central(data, at)
         at = begin + name + extra + comment
         if at > len(data):
             raise FlawedError("CK025", "the directory is cut off at its entry number %d" % number)
@@ -205,53 +204,37 @@ def _zip64(extra: bytes, size: int, packed: int, header: int) -> Tuple[int, int,
     return size, packed, header
 
 
-class _Headers:
-    """Read local headers: many at once while they lie close together."""
-
-    def __init__(self, source: Source) -> None:
-        self._source = source
-        self._data = b""
-        self._base = 0
-
-    def read(self, offset: int, size: int) -> bytes:
-        at = offset - self._base
-        if at < 0 or at + size > len(self._data):
-            near = 0 <= at < _NEAR
-            self._data = self._source.read(offset, _NEAR if near else size)
-            self._base, at = offset, 0
-        return self._data[at : at + size]
-
-
-def _located(headers: _Headers, central: _Central, limit: int) -> Union[Entry, Found, None]:
+def _located(headers: Near, central: _Central, limit: int) -> Union[Entry, Found, None]:
     """Find a record's data behind its local header, and compare the two descriptions; None for one without data."""
     name, flags, method, crc, packed, size, header, disk, attributes = central
     if method and b"/code/" in name:
         return None  # TorchScript compresses its sources
-    begin = 30 + len(name)
-    local = headers.read(header, begin + _AHEAD)
+    data, at = headers.read(header, 30 + len(name) + _AHEAD)
     # What is wrong is looked for only where something is.
     usual = packed == size and not (method or disk or attributes or flags & _ENCRYPTED)
-    fault = None if usual and _agrees(name, local, begin) else _fault(central, local[:begin])
+    begin = _agreed(name, data, at)
+    fault = None if usual and begin else _fault(central, data, at)
     if fault is None:
-        begin += int.from_bytes(local[28:30], "little")
-        offset = header + begin
+        offset = header + begin - at
         if offset + size <= limit:
-            head = local[begin : begin + (HEAD if size >= HEAD else size)]
+            head = data[begin : begin + (HEAD if size >= HEAD else size)]
             return _new(Entry, (name.decode("utf-8", "replace"), header, offset, size, crc, head))
         fault = "CK025", "reaches beyond the end of the data"
     shown = clean_text(name.decode("utf-8", "replace"), 100)
     return Found(fault[0], "record %s %s" % (shown, fault[1]), {"record": shown})
 
 
-def _agrees(name: bytes, local: bytes, end: int) -> bool:
-    """Tell whether a local header, which goes to `end`, is that of a record of this name, which is not compressed."""
-    if len(local) < end or not local.startswith(LOCAL):
-        return False
-    _, flags, method, name_size, _ = _LOCAL_HEADER.unpack_from(local)
-    return name_size == end - 30 and local[30:end] == name and not (method or flags & _ENCRYPTED)
+def _agreed(name: bytes, data: bytes, at: int) -> int:
+    """Return where the data of a record begins; 0 when its local header is not that of one of this name, as it is."""
+    if len(data) < at + 30:
+        return 0
+    start, flags, method, name_size, extra = _unpack_local(data, at)
+    if start != LOCAL or method or flags & _ENCRYPTED or name_size != len(name) or not data.startswith(name, at + 30):
+        return 0
+    return int(at + 30 + name_size + extra)
 
 
-def _fault(central: _Central, local: bytes) -> Optional[Tuple[str, str]]:
+def _fault(central: _Central, data: bytes, at: int) -> Optional[Tuple[str, str]]:
     """Return the rule and the words for what is wrong with a record."""
     if central.flags & _ENCRYPTED:
         return "CK102", "is marked as encrypted, which torch never does"
@@ -263,9 +246,9 @@ def _fault(central: _Central, local: bytes) -> Optional[Tuple[str, str]]:
         return "CK025", "is marked as a folder, so torch takes whatever is in memory for its data"
     if central.method or central.packed != central.size:
         return "CK102", "is compressed, which torch never does"
-    if len(local) < 30 or not local.startswith(LOCAL):
+    if len(data) < at + 30 or not data.startswith(LOCAL, at):
         return "CK025", "has a damaged header (byte %d)" % central.header
-    if not _agrees(central.name, local, 30 + len(central.name)):
+    if not _agreed(central.name, data, at):
         return "CK102", "is described differently at its place and in the directory"
     return None
 
@@ -282,7 +265,7 @@ def _check_places(entries: List[Entry], found: List[Found]) -> bool:
 
 def _check_front(source: Source, first: int, found: List[Found]) -> None:
     """Refuse what stands in front of the archive: torch tells a format by the first bytes, zip readers by the last."""
-    if any(source.read(0, min(first, _NEAR))):
+    if any(source.read(0, min(first, NEAR))):
         text = "%s in front of the archive, so readers may see another file" % count_of(first, "byte")
         found.append(Found("CK102", text, {"range": [source.base, source.base + first]}))
 

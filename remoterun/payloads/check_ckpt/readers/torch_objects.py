@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import struct
 from typing import TYPE_CHECKING, Any, Dict, FrozenSet, Optional, Set, Tuple, Type, Union
 
@@ -12,11 +11,24 @@ from ..pickles.layout import settled, survey
 from ..pickles.machine import BUDGET, Machine
 from ..pickles.nodes import INNER, Blob, BombError, Call, CutOffError, Decoded, Persistent, PickleError, TooLargeError
 from ..pickles.opaque import opaque
-from ..pickles.rebuild import UNDESCRIBED, Array, Bare, Broken, Stored, encoded, numpy_dtype, others, rebuild
+from ..pickles.rebuild import (
+    UNDESCRIBED,
+    Array,
+    Bare,
+    Broken,
+    Stored,
+    common,
+    encoded,
+    numpy_dtype,
+    others,
+    reach,
+    read_saved,
+    rebuild,
+)
 from ..pickles.saved import Saved
 from ..pickles.training import learn
 from ..records import Record
-from ..source import Held
+from ..source import Held, Near
 
 if TYPE_CHECKING:
     from ..model import Number
@@ -102,6 +114,7 @@ class Objects:
         self._textual: Set[str] = set()
         self._room = _MOST_HELD
         self._decoded: Set[int] = set()
+        self._near = Near(source)
         self.tensors: Dict[int, int] = {}
 
     def add(self, decoded: Decoded) -> None:
@@ -109,32 +122,47 @@ class Objects:
         checkpoint = self._checkpoint
         checkpoint.decoded = True
         self._open_inner(decoded)
-        first = len(checkpoint.tensors)
-        known: Set[str] = set()
-        roles: Set[str] = set()
-        views: Set[Tuple[str, Stored]] = set()
-        for number, item in enumerate(survey(decoded.root)):
-            name, role, key, stored, node = item
-            roles.add(role)
-            if not isinstance(stored, Stored):
-                self._place(item)
-                continue
-            known.add(stored.key)
-            if number - len(known) > _MOST_SHARED:
-                if (role, stored) in views:
-                    continue
-                views.add((role, stored))
-            self._place_stored(stored, name, role, key, node)
-        changed = settled(roles)
-        for index, tensor in enumerate(checkpoint.tensors[first:], first):
-            if tensor.role in changed:
-                checkpoint.tensors[index] = tensor._replace(role=changed[tensor.role])
+        known = self._add_tensors(decoded.root)
         for storage in others(decoded, known):
             if storage.dtype is None or storage.dtype.kind != "clean":
                 self._place_stored(storage, "storage %s" % clean_text(storage.key, 50), OTHER, "", None)
         self._sum_faults()
         learn(checkpoint, decoded.root, self.number, self.tensors)
         self._note_opaque(decoded)
+
+    def _add_tensors(self, root: object) -> Set[str]:
+        """Place every tensor of an object; return the keys of the storages that they show."""
+        checkpoint = self._checkpoint
+        first = len(checkpoint.tensors)
+        known: Set[str] = set()
+        roles: Set[str] = set()
+        views: Set[Tuple[Any, ...]] = set()
+        usual = not (self._big_endian or self._textual)
+        for number, item in enumerate(survey(root)):
+            name, role, key, stored, node = item
+            roles.add(role)
+            if stored is None:
+                if usual and number - len(known) <= _MOST_SHARED and self._place_saved(node, name, role, key):
+                    known.add(node.key)
+                    continue
+                stored = read_saved(node)
+            if not isinstance(stored, Stored):
+                self._place(item._replace(tensor=stored))
+                continue
+            known.add(stored.key)
+            if number - len(known) > _MOST_SHARED:
+                # A number format takes long to be hashed.
+                view = (role, stored.key, stored.dtype_name, stored.offset, stored.shape, stored.stride)
+                if view in views:
+                    continue
+                views.add(view)
+            self._place_stored(stored, name, role, key, node)
+        changed = settled(roles)
+        for index in range(first, len(checkpoint.tensors)) if not roles.isdisjoint(changed) else ():
+            tensor = checkpoint.tensors[index]
+            if tensor.role in changed:
+                checkpoint.tensors[index] = tensor._replace(role=changed[tensor.role])
+        return known
 
     def add_constants(self, decoded: Decoded) -> None:
         """Place the tensors that a program holds beside its modules; they are its weights where those have none."""
@@ -203,6 +231,8 @@ class Objects:
 
     def _place(self, item: Placed) -> None:
         name, role, key, tensor, node = item
+        if tensor is None:
+            tensor = read_saved(node)
         if isinstance(tensor, Stored):
             self._place_stored(tensor, name, role, key, node)
         elif isinstance(tensor, Bare):
@@ -211,6 +241,17 @@ class Objects:
             self._place_array(tensor, name, role, key, node)
         else:
             self._fault("tensor %s can't be rebuilt: %s" % (name, tensor.reason), name)
+
+    def _place_saved(self, node: Saved, name: str, role: str, key: str) -> bool:
+        """Place a tensor that was saved in the usual way, unless there is anything to be said of it."""
+        _, most, held, size, dtype, _, shape, stride = node.like.meaning or common(node.like)
+        index, checkpoint, begin = self._regions.get(node.key), self._checkpoint, node.offset * size
+        if index is None or begin > most or checkpoint.regions[index].size != held:
+            return False
+        tensors = checkpoint.tensors
+        self.tensors[id(node)] = len(tensors)
+        tensors.append(_new(Tensor, (name, role, dtype, shape, stride, index, begin, key, None)))
+        return True
 
     def _place_stored(self, stored: Stored, name: str, role: str, key: str, node: object) -> None:
         checkpoint, regions = self._checkpoint, self._checkpoint.regions
@@ -233,7 +274,7 @@ class Objects:
             sizes = count_of(held, "byte"), regions[index].name, count_of(size, "byte")
             self._fault(message % (name, *sizes), name)
         begin = offset * dtype.size
-        end = begin + _span(shape, stride) * dtype.size
+        end = begin + reach(shape, stride) * dtype.size
         if end > size or end > held:
             message = "tensor %s reaches beyond its storage: to byte %s of %s"
             self._fault(message % (name, format(end, ","), format(size, ",")), name)
@@ -318,25 +359,17 @@ class Objects:
     def _only_element(self, tensor: Tensor) -> Optional[Number]:
         if self._big_endian or tensor.numel != 1:
             return None
-        region = self._checkpoint.regions[tensor.region]
-        return unpacked(tensor.dtype.name, region.read(self._source, tensor.start, tensor.dtype.size))
+        region, size = self._checkpoint.regions[tensor.region], tensor.dtype.size
+        if region.data is not None:
+            return unpacked(tensor.dtype.name, region.read(self._source, tensor.start, size))
+        data, at = self._near.read(region.offset - self._source.base + tensor.start, size)
+        return unpacked(tensor.dtype.name, data[at : at + size])
 
     def _scalar(self, dtype: str, data: Any) -> Optional[Number]:
         if isinstance(data, Blob) and data.size <= 16:
             return unpacked(dtype, self._source.read(data.offset, data.size))
         text = encoded(data)
         return unpacked(dtype, text.encode("latin-1", "replace")) if isinstance(text, str) else None
-
-
-@functools.lru_cache(maxsize=1024)
-def _span(shape: Tuple[int, ...], stride: Tuple[int, ...]) -> int:
-    """Return from how many elements on end a tensor shows some, of a storage."""
-    last = 0
-    for size, step in zip(shape, stride):
-        if not size:
-            return 0
-        last += (size - 1) * step
-    return last + 1
 
 
 _CODES = {

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from ..pickles.nodes import Decoded
     from ..source import Source
 
+# What is made of every record takes half the time so.
+_new = tuple.__new__
 _PICKLE = "data.pkl"
 # Of a TorchScript program; what torch.jit.freeze makes of parameters is there, too.
 _CONSTANTS = "constants.pkl"
@@ -61,6 +63,8 @@ class _Reader:
         self._decoded: Optional[Decoded] = None
         self._constants: Optional[Decoded] = None
         self._storages: Optional[Dict[str, int]] = None
+        # By the keys of storages, and by the names of all other records.
+        self._data: Dict[str, int] = {}
         self._regions: Dict[str, int] = {}
         self._prefix = ""
         self._looked = False
@@ -77,9 +81,8 @@ class _Reader:
         if directory.overlaps:
             return Loaded(checkpoint, self._decoded, Objects(self._source, checkpoint, {}).number)
         self._add_regions(directory.entries)
-        data = self._data_regions()
-        self._judge_checksums(data)
-        return self._place(data)
+        self._judge_checksums()
+        return self._place()
 
     def salvaged(self, cause: Optional[Found] = None) -> Loaded:
         """Read what is left of a file without its end, or with a damaged directory (the cause)."""
@@ -92,12 +95,11 @@ class _Reader:
             checkpoint.found.clear()  # it is found again, with what stands behind the first storage
             self._decode(left.entries)
         self._add_regions(left.entries)
-        data = self._data_regions()
-        self._judge_checksums(data)
+        self._judge_checksums()
         storages = self._sizes()
-        loaded = self._place(data)
+        loaded = self._place()
         rule, lead = ("CK025", cause.message) if cause else ("CK020", "the file has no end")
-        intact = sum(key in data for key in storages)
+        intact = sum(key in self._data for key in storages)
         message = "%s: %s" % (lead, self._tell_left(intact, len(storages), left.damaged))
         checkpoint.add(rule, message, intact=intact, storages=len(storages))
         return loaded
@@ -186,32 +188,30 @@ class _Reader:
     def _add_regions(self, entries: List[Entry]) -> None:
         """Take the records over; many take much memory, so each is given up for its region."""
         entries.sort(key=operator.attrgetter("offset"), reverse=True)
-        base, regions = self._source.base, self._checkpoint.regions
+        base, regions, front = self._source.base, self._checkpoint.regions, self._prefix + "data/"
         while entries:
             name, _, offset, size, crc, _ = entries.pop()
-            self._regions[name] = len(regions)
-            regions.append(Region(0, base + offset, size, clean_text(name, 200), crc))
+            if name.startswith(front):
+                self._data[name[len(front) :]] = len(regions)
+            else:
+                self._regions[name] = len(regions)
+            regions.append(_new(Region, (0, base + offset, size, clean_text(name, 200), crc, None)))
 
-    def _data_regions(self, folder: str = "data") -> Dict[str, int]:
-        """Return the regions of the storages by their keys."""
-        front = "%s%s/" % (self._prefix, folder)
-        return {name[len(front) :]: index for name, index in self._regions.items() if name.startswith(front)}
-
-    def _place(self, data: Dict[str, int]) -> Loaded:
-        objects = Objects(self._source, self._checkpoint, data, big_endian=self._big_endian)
+    def _place(self) -> Loaded:
+        objects = Objects(self._source, self._checkpoint, self._data, big_endian=self._big_endian)
         if self._decoded is not None:
             objects.add(self._decoded)
         if self._constants is not None:
-            constants = Objects(
-                self._source, self._checkpoint, self._data_regions("constants"), big_endian=self._big_endian
-            )
+            front = self._prefix + "constants/"
+            own = {name[len(front) :]: index for name, index in self._regions.items() if name.startswith(front)}
+            constants = Objects(self._source, self._checkpoint, own, big_endian=self._big_endian)
             constants.add_constants(self._constants)
         return Loaded(self._checkpoint, self._decoded, objects.number)
 
-    def _judge_checksums(self, data: Dict[str, int]) -> None:
+    def _judge_checksums(self) -> None:
         """Tell checksums that were never written from wrong ones."""
         checkpoint = self._checkpoint
-        full = [index for index in data.values() if checkpoint.regions[index].size]
+        full = [index for index in self._data.values() if checkpoint.regions[index].size]
         pickled = self._regions.get(self._prefix + _PICKLE)
         if not full or pickled is None or any(checkpoint.regions[index].crc for index in full):
             return

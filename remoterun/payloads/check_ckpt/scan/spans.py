@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import functools
 import heapq
 from typing import TYPE_CHECKING, Dict, Iterator, List, Sequence, Tuple
 
@@ -13,6 +14,8 @@ if TYPE_CHECKING:
     from ..dtypes import Dtype
     from ..model import Region
 
+# What is made of every tensor takes half the time so.
+_new = tuple.__new__
 PAGE = 4096
 # What the views of one checkpoint may fall into; beyond, a view counts as all bytes from its first to its last element.
 MAX_PIECES = 200_000
@@ -78,25 +81,50 @@ class Claims(Record):
 
 def claim(tensors: List[Tensor]) -> Claims:
     """Share out the bytes of all regions among the floating-point tensors; where they overlap, the first gets them."""
-    groups: Dict[Tuple[int, Dtype, str], List[int]] = {}
+    regions: Dict[int, List[int]] = {}
     for index, tensor in enumerate(tensors):
         if tensor.dtype.floating:
-            groups.setdefault((tensor.region, tensor.dtype, tensor.role), []).append(index)
+            regions.setdefault(tensor.region, []).append(index)
     views: Dict[int, List[View]] = {}
-    params, left = 0, MAX_PIECES
-    for (region, dtype, role), members in groups.items():
-        claimed = []
+    params = listed = 0
+    left = MAX_PIECES
+    for region, members in regions.items():
+        _, role, dtype, shape, stride, _, start, _, _ = tensors[members[0]]
+        elements = _in_one_row(shape, stride) if len(members) == 1 else 0
+        if elements:
+            stop = start + (elements * dtype.bits + 7) // 8
+            views[region] = [_new(View, (dtype, [_new(Span, (start, stop, members[0], 0))]))]
+            params += elements if role == MODEL else 0
+            listed += elements if role == MODEL else 0
+            continue
+        groups: Dict[Tuple[str, str], List[int]] = {}
         for index in members:
-            runs = pieces(tensors[index], left)
-            left -= len(runs) - 1
-            claimed += [Span(start, stop, index) for start, stop in runs]
-        spans = claimed if len(members) == 1 else _swept(claimed)
-        if role == MODEL:
-            params += sum(span.stop - span.start for span in spans) * 8 // dtype.bits
-        if spans:
-            views.setdefault(region, []).append(View(dtype, _numbered(spans)))
-    listed = sum(tensor.numel for tensor in tensors if tensor.dtype.floating and tensor.role == MODEL)
+            groups.setdefault((tensors[index].dtype.name, tensors[index].role), []).append(index)
+        for (_, role), group in groups.items():
+            spans, left = _shared_out(tensors, group, left)
+            dtype = tensors[group[0]].dtype
+            if role == MODEL:
+                params += sum(span.stop - span.start for span in spans) * 8 // dtype.bits
+                listed += sum(tensors[index].numel for index in group)
+            if spans:
+                views.setdefault(region, []).append(View(dtype, _numbered(spans)))
     return Claims(views, params, listed)
+
+
+def _shared_out(tensors: List[Tensor], group: List[int], left: int) -> Tuple[List[Span], int]:
+    """Return the spans of tensors of one region, format and role, and how many more pieces there may be."""
+    claimed = []
+    for index in group:
+        runs = pieces(tensors[index], left)
+        left -= len(runs) - 1
+        claimed += [Span(start, stop, index) for start, stop in runs]
+    return (claimed if len(group) == 1 else _swept(claimed)), left
+
+
+@functools.lru_cache(maxsize=1024)
+def _in_one_row(shape: Tuple[int, ...], stride: Tuple[int, ...]) -> int:
+    """Return how many elements lie one after the other; 0 when they do not, or there are none."""
+    return product(shape) if _is_row_major(shape, stride) else 0
 
 
 def places_of(views: Dict[int, List[View]], regions: Sequence[Region]) -> Dict[int, Place]:

@@ -6,6 +6,7 @@ import collections
 import contextlib
 import pickle
 import pickletools
+import random
 import struct
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ from remoterun.payloads.check_ckpt.pickles.nodes import (
     Blob,
     BombError,
     Call,
+    CutOffError,
     Decoded,
     Global,
     Pairs,
@@ -186,6 +188,19 @@ def test_pickles_larger_than_the_buffer_are_read_in_pieces() -> None:
     value = [f"entry number {index}" for index in range(60_000)]
     for protocol in range(6):
         assert decode(pickle.dumps(value, protocol)).root == value
+
+
+def test_tables_of_integers_come_out_whole() -> None:
+    """Longer than the buffer, of every width, and cut off at any place."""
+    chance = random.Random(0)
+    limits = (255, 256, 65_535, 65_536, 2**31 - 1, 2**31, 2**40)
+    table = [chance.choice((1, -1)) * chance.choice(limits) + chance.randint(-1, 1) for _ in range(120_000)]
+    for protocol in range(6):
+        assert decode(pickle.dumps(table, protocol)).root == table
+    data = pickle.dumps(table[:90], 2)
+    for size in range(2, len(data)):
+        with pytest.raises(CutOffError):
+            decode(data[:size])
 
 
 def test_it_ends_at_its_stop_and_says_where() -> None:

@@ -103,8 +103,9 @@ def nodes(root: object) -> Iterator[object]:
             waiting += node
         elif isinstance(node, Pairs):
             waiting += node.flat
-        elif isinstance(node, Call) and not isinstance(node, Saved):
-            waiting += [*node.args, *node.state, *node.flat, *node.elements]
+        elif isinstance(node, Call):
+            args = () if isinstance(node, Saved) else node.args
+            waiting += [*args, *node.state, *node.flat, *node.elements]
 
 
 def compared(data: bytes) -> Machine:
@@ -319,6 +320,13 @@ def test_a_pickle_that_ends_within_a_tensor_like_the_one_before() -> None:
         assert fails(data[:end])
 
 
+def test_a_tensor_to_which_others_are_appended() -> None:
+    """As a mark that is one too many has it."""
+    data = usual()
+    start = data.rfind(b"h\x01((") + 2
+    compared(data[:start] + b"(" + data[start:] + b"e.")
+
+
 def test_keys_of_storages_are_digits_in_whatever_tensor() -> None:
     data = usual()
     key = data.rfind(b"X\x02\x00\x00\x00") + 5
@@ -332,4 +340,32 @@ def test_tensors_that_take_turns(forms: int) -> None:
     shapes = [(index + 1, 300) for index in range(forms)]
     value = [torch.zeros(shapes[index * index % forms]) for index in range(130)]
     machine = compared(pickled(value))
-    assert [each.like.shape for each in machine.shortcut.saved[-100:]] == [tuple(each.shape) for each in value[-100:]]
+    assert [each.like.described.shape for each in machine.shortcut.saved[-100:]] == [
+        tuple(each.shape) for each in value[-100:]
+    ]
+
+
+def views(count: int, step: int) -> list[torch.Tensor]:
+    """Return parts of two storages, which begin ever further into them."""
+    bases = torch.zeros(count * step + 3), torch.zeros(count * step + 3)
+    return [bases[index % 2][index * step : index * step + 3] for index in range(count)]
+
+
+@pytest.mark.parametrize("step", [1, 7, 700, 70_000])
+@pytest.mark.parametrize("made_by", [pickled, pickled_of_old])
+def test_parts_of_a_few_storages_take_it(made_by: Callable[[object], bytes], step: int) -> None:
+    value = views(120, step)
+    machine = compared(made_by(value))
+    saved = machine.shortcut.saved
+    assert len(saved) >= 119
+    assert [each.offset for each in saved[-100:]] == [index * step for index in range(20, 120)]
+    assert len({each.key for each in saved}) == 2
+
+
+def test_parts_of_storages_that_are_changed() -> None:
+    """Whatever stands in place of the key that is recalled, of the offset, and of all else."""
+    data = pickled(views(60, 700))
+    start = data.rfind(b"((", 0, data.rfind(b"(("))
+    for place in range(start, len(data)):
+        for code in (data[place] ^ 1, 0xFF):
+            compared(data[:place] + bytes([code]) + data[place + 1 :])
