@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 import signal
@@ -47,10 +48,22 @@ def pytest_report_header() -> list[str]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark everything that uses the lab, so that no test can forget to."""
+    """Mark everything that uses the lab, so that no test can forget to; and take turns with what does not."""
     for item in items:
         if "lab" in getattr(item, "fixturenames", ()):
             item.add_marker("lab")
+    items[:] = _in_turns(items)
+
+
+def _in_turns(items: list[pytest.Item]) -> list[pytest.Item]:
+    """Put a file that waits for the lab beside one that computes: workers side by side then use all of the machine."""
+    files: dict[Path, list[pytest.Item]] = {}
+    for item in items:
+        files.setdefault(item.path, []).append(item)
+    waiting = [tests for tests in files.values() if any(test.get_closest_marker("lab") for test in tests)]
+    computing = [tests for tests in files.values() if not any(test.get_closest_marker("lab") for test in tests)]
+    pairs = itertools.zip_longest(waiting, computing)
+    return [test for pair in pairs for tests in pair for test in tests or ()]
 
 
 @pytest.hookimpl(tryfirst=True)
