@@ -6,6 +6,7 @@ import os
 from typing import TYPE_CHECKING, Dict, Iterator, List, Optional, Sequence, Tuple
 
 from .find.names import step_in_name
+from .find.unit import newest_first
 from .model import Found, clean_text
 from .records import Record
 from .rules.catalogue import IN_PROGRESS, OK
@@ -41,14 +42,12 @@ def summary(root: str, discovery: Discovery, judged: Sequence[Judged]) -> Dict[s
     for each in judged:
         if not each.companion:
             verdicts[each.verdict] = verdicts.get(each.verdict, 0) + 1
-    best = newest_good(judged)
     told = trainings(judged)
     return {
         "kind": "summary",
         "checkpoints": sum(verdicts.values()),
         "verdicts": verdicts,
-        "resume_from": None if best is None else clean_text(best.unit.name),
-        "resume_path": None if best is None else clean_text(best.unit.path, 4000),
+        **_resumed(_newest(list(filter(None, map(newest_good, told.values()))))),
         "trainings": [_training(folder, members) for folder, members in list(told.items())[:_MOST_TRAININGS]],
         **({"trainings_count": len(told)} if len(told) > _MOST_TRAININGS else {}),
         "root": clean_text(root, 4000),
@@ -59,13 +58,14 @@ def summary(root: str, discovery: Discovery, judged: Sequence[Judged]) -> Dict[s
 
 
 def _training(folder: str, judged: Sequence[Judged]) -> Dict[str, object]:
-    best = newest_good(judged)
-    return {
-        "folder": clean_text(folder, 1000) or ".",
-        "checkpoints": sum(not each.companion for each in judged),
-        "resume_from": None if best is None else clean_text(best.unit.name),
-        "resume_path": None if best is None else clean_text(best.unit.path, 4000),
-    }
+    count = sum(not each.companion for each in judged)
+    return {"folder": clean_text(folder, 1000) or ".", "checkpoints": count, **_resumed(newest_good(judged))}
+
+
+def _resumed(best: Optional[Judged]) -> Dict[str, object]:
+    if best is None:
+        return {"resume_from": None, "resume_path": None}
+    return {"resume_from": clean_text(best.unit.name), "resume_path": clean_text(best.unit.path, 4000)}
 
 
 def trainings(judged: Sequence[Judged]) -> Dict[str, List[Judged]]:
@@ -75,12 +75,14 @@ def trainings(judged: Sequence[Judged]) -> Dict[str, List[Judged]]:
     """
     folders = [_folder_of(each.unit) for each in judged]
     numbered = {folder for folder, step in folders if step}
+    beside = {each.unit.folder for each in judged if each.optimizer and _is_part(each.unit)}
     groups: Dict[str, List[Judged]] = {}
     for each, (folder, _) in zip(judged, folders):
         above: Optional[str] = folder
         while above is not None and above not in numbered:
             above = os.path.dirname(above) if above else None
-        groups.setdefault(folder if above is None else above, []).append(each)
+        optimizer = each.optimizer or (each.unit.folder in beside and _is_part(each.unit))
+        groups.setdefault(folder if above is None else above, []).append(each._replace(optimizer=optimizer))
     return {folder: group for folder, group in groups.items() if not all(each.companion for each in group)}
 
 
@@ -127,30 +129,48 @@ def overall(discovery: Discovery, judged: Sequence[Judged]) -> Iterator[Tuple[st
         ahead = next((each for each in members if best is not None and _is_ahead(each, best)), None)
         if best is not None and ahead is not None:
             name = clean_text(best.unit.name)
-            message = "resume from %s: this one is newer, but %s" % (name, _TOLD[ahead.verdict])
+            reason = _TOLD.get(ahead.verdict, "has no optimizer, as others before it have")
+            message = "resume from %s: this one is newer, but %s" % (name, reason)
             data: Dict[str, object] = {"file": clean_text(ahead.unit.path, 1000), "resume_from": name}
             yield ahead.unit.name, Found("CK069", message, data)
 
 
 def _is_ahead(each: Judged, best: Judged) -> bool:
     """Tell whether a checkpoint is newer than the best, and not worth to be resumed from."""
-    if each.verdict not in _TOLD:
-        return False
-    mine, its = each.step if each.step is not None else each.unit.step, best.step
-    return mine > its if mine is not None and its is not None else each.unit.mtime_ns > best.unit.mtime_ns
+    mine, its = _step_of(each), best.step
+    if mine is None or its is None:
+        return each.verdict in _TOLD and each.unit.mtime_ns > best.unit.mtime_ns
+    # Models are exported without their optimizer at any time; only a step tells that one goes further.
+    lacks = best.optimizer and each.verdict == OK and each.weights and not each.optimizer
+    return mine > its and (lacks or each.verdict in _TOLD)
+
+
+def _step_of(each: Judged) -> Optional[int]:
+    return each.unit.step if each.step is None else each.step
 
 
 def newest_good(judged: Sequence[Judged]) -> Optional[Judged]:
-    """Return the newest checkpoint to resume from: one with weights, of which no part is worse than ok."""
+    """Return the checkpoint of a training to resume from: the newest with weights, of which no part is worse than ok.
+
+    It has an optimizer if most have one.
+    """
     spoiled = {each.unit.folder for each in judged if each.verdict != OK and _is_part(each.unit)}
     good = [
         each
         for each in judged
         if each.verdict == OK and each.weights and not (_is_part(each.unit) and each.unit.folder in spoiled)
     ]
+    whole = [each for each in good if each.optimizer]
+    # A step may be there as an exported model, too.
+    usual = 2 * len(set(map(_step_of, whole))) >= len(set(map(_step_of, good)))
+    return _newest(whole if usual else good)
+
+
+def _newest(good: Sequence[Judged]) -> Optional[Judged]:
     if good and all(each.step is not None for each in good):
         return max(good, key=lambda each: (each.step or 0, each.optimizer))
-    return good[0] if good else None
+    newest = newest_first([each.unit for each in good])[:1]
+    return next((each for each in good if [each.unit] == newest), None)
 
 
 def _is_part(unit: Unit) -> bool:

@@ -42,7 +42,7 @@ def search(root: str, depth: int) -> Discovery:
     around = Surroundings(places, units)
     pointers = find_pointers(root, places, walk.links)
     skipped = [*walk.skipped, *found.passed_over()]
-    return Discovery(around.judged(), skipped, walk.entries, pointers, list(around.left_over(root)))
+    return Discovery(around.judged(), skipped, walk.entries, pointers, [*walk.found.items(), *around.left_over(root)])
 
 
 class _Search:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from typing import Dict, Iterator, List, Set, Tuple
 
+from ..model import Found, clean_text
 from ..readers.folder import Listing, Seen
 from ..records import Record
+from ..rules.rule import BAD
 from ..source import identity
 from .names import is_checkpoint
 from .unit import Skipped
@@ -16,6 +19,8 @@ from .unit import Skipped
 _MOST_ENTRIES = 200_000
 # Levels below a folder that may belong to a checkpoint which the folder is.
 INNER = 2
+# What went while the walk went on, and links that lead nowhere.
+_GONE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ESTALE)
 
 
 class Link(Record):
@@ -49,6 +54,8 @@ class Walk:
         self._linked: List[Tuple[Place, str]] = []
         self.top = Place("", 0)
         self.skipped: List[Skipped] = []
+        # By the folder below the root.
+        self.found: Dict[str, Found] = {}
         self.links: List[Link] = []
         self.entries = 0
 
@@ -85,8 +92,8 @@ class Walk:
             status = os.stat(path)
             names = [] if identity(status) in self._seen else sorted(os.listdir(path))
         except OSError as error:
-            self.skipped.append(Skipped(path, error.strerror or str(error)))
             place.whole = os.path.basename(path) == "lost+found"
+            self._miss(place, path, error, "the folder")
             return
         place.mtime_ns = status.st_mtime_ns
         self._seen.add(identity(status))
@@ -117,8 +124,10 @@ class Walk:
         try:
             status = os.stat(path)
         except OSError as error:
-            if is_checkpoint(name):
-                self.skipped.append(Skipped(path, error.strerror or str(error)))
+            # In a folder that may be listed and not entered, nothing tells what a name is of.
+            hidden = not link and isinstance(error, PermissionError) and place.relative not in self.found
+            if is_checkpoint(name) or hidden:
+                self._miss(place, path, error, clean_text(name))
             return False
         if stat.S_ISDIR(status.st_mode):
             if place.level < self._depth + INNER and not (link and identity(status) in self._seen):
@@ -129,3 +138,12 @@ class Walk:
         elif is_checkpoint(name):
             self.skipped.append(Skipped(path, "no regular file"))
         return True
+
+    def _miss(self, place: Place, path: str, error: OSError, what: str) -> None:
+        """Note what can't be looked at, once for each folder as a finding."""
+        reason = error.strerror or str(error)
+        self.skipped.append(Skipped(path, reason))
+        if not place.whole and error.errno not in _GONE and "/." not in "/" + place.relative:
+            severity = BAD if error.errno == errno.EIO else None
+            found = Found("CK030", "%s was not checked: %s" % (what, reason), None, severity)
+            self.found.setdefault(place.relative, found)

@@ -265,10 +265,11 @@ def test_a_file_that_changes_while_it_is_read_is_in_progress(tmp_path: Path, wha
     assert "c.pt; run again" in heard.nothing_judged
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become somebody who may not read")
-def test_a_file_that_may_not_be_read_does_not_stop_the_rest(tmp_path: Path) -> None:
-    save(training_state(), tmp_path / "good.pt")
-    save(training_state(), tmp_path / "secret.pt").chmod(0)
+BECOMES_NOBODY = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become somebody who may not read")
+
+
+def audit_as_nobody(tmp_path: Path) -> list[dict[str, Any]]:
+    """Return the records and findings that somebody gets to see who may read only what all may."""
     for folder in (tmp_path, *tmp_path.parents):
         if folder.is_relative_to("/tmp/pytest-of-root"):
             folder.chmod(0o755)
@@ -280,16 +281,50 @@ os.setgid(65534); os.setuid(65534)
 class Context:
     params = {{"root": {str(tmp_path)!r}, "engine": "stdlib"}}
     emit = lambda self, record: print(json.dumps(record))
-    finding = progress = log = lambda self, *args, **data: None
+    progress = log = lambda self, *args, **data: None
+    def finding(self, rule, severity, subject, message, *args, **data):
+        self.emit({{"rule": rule, "severity": severity, "subject": subject, "message": message}})
 check_ckpt.run(Context())
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    good, secret, summary = (json.loads(line) for line in done.stdout.splitlines())
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+@BECOMES_NOBODY
+def test_a_file_that_may_not_be_read_does_not_stop_the_rest(tmp_path: Path) -> None:
+    save(training_state(), tmp_path / "good.pt")
+    save(training_state(), tmp_path / "secret.pt").chmod(0)
+    good, secret, summary = (each for each in audit_as_nobody(tmp_path) if "kind" in each)
     if good["name"] != "good.pt":
         good, secret = secret, good
     assert (good["verdict"], secret["verdict"], secret["findings"]) == ("ok", "unsupported", ["CK030"])
     assert secret["params"] is None
     assert summary["verdicts"] == {"ok": 1, "unsupported": 1}
+
+
+@BECOMES_NOBODY
+@pytest.mark.parametrize(
+    ("mode", "message"),
+    [
+        (0o700, "the folder was not checked: Permission denied"),
+        (0o744, "step_1 was not checked: Permission denied"),
+    ],
+)
+def test_a_folder_that_may_not_be_looked_into_is_suspect(tmp_path: Path, mode: int, message: str) -> None:
+    save(training_state(), tmp_path / "good.pt")
+    save(training_state(), tmp_path / "runs" / "theirs" / "step_1" / "c.pt")
+    (tmp_path / "runs" / "theirs").chmod(mode)
+    for usual in ("lost+found", ".cache/inner"):
+        (tmp_path / usual).mkdir(parents=True)
+        (tmp_path / usual).chmod(0o700)
+    told = audit_as_nobody(tmp_path)
+    assert [each for each in told if "rule" in each] == [
+        {"rule": "CK030", "severity": "suspect", "subject": "runs/theirs", "message": message}
+    ]
+    assert told[-1]["verdicts"] == {"ok": 1}
+    inside = "/step_1" if mode == 0o744 else ""
+    skipped = {f"runs/theirs{inside}", "lost+found", ".cache/inner"}
+    assert {os.path.relpath(each["path"], tmp_path) for each in told[-1]["skipped"]} == skipped
 
 
 def test_engines_agree_and_can_be_chosen(tmp_path: Path) -> None:

@@ -81,6 +81,65 @@ def test_each_training_falls_back_by_itself(tmp_path: Path) -> None:
     ]
 
 
+def without_optimizer(root: Path, *steps: int) -> None:
+    """Save checkpoints of these steps as weights alone."""
+    for step in steps:
+        state = training_state(step, global_step=step)
+        save({"model_state_dict": state["model_state_dict"], "global_step": step}, root / f"step_{step}.pt")
+
+
+def with_optimizer(root: Path, *steps: int) -> None:
+    """Save whole checkpoints of these steps."""
+    for step in steps:
+        save(training_state(step, global_step=step), root / f"step_{step}.pt")
+
+
+def test_a_checkpoint_that_lost_its_optimizer_is_not_resumed_from(tmp_path: Path) -> None:
+    with_optimizer(tmp_path, 1, 2, 3)
+    without_optimizer(tmp_path, 4)
+    heard = audit(tmp_path)
+    assert heard.record_of("step_4.pt")["verdict"] == "ok"
+    assert heard.summary["resume_from"] == "step_3.pt"
+    (found,) = [each for each in heard.findings if each["rule"] == "CK069"]
+    assert (found["subject"], found["severity"]) == ("step_4.pt", "info")
+    assert found["message"].endswith("this one is newer, but has no optimizer, as others before it have")
+    assert found["data"]["resume_from"] == "step_3.pt"
+
+
+def test_weights_alone_are_resumed_from_where_that_is_what_a_training_saves(tmp_path: Path) -> None:
+    with_optimizer(tmp_path, 1)
+    without_optimizer(tmp_path, 2, 3, 4)
+    heard = audit(tmp_path)
+    assert heard.summary["resume_from"] == "step_4.pt"
+    assert "CK069" not in heard.rules()
+
+
+def test_an_optimizer_of_another_training_is_not_asked_for(tmp_path: Path) -> None:
+    with_optimizer(tmp_path / "a", 1, 2)
+    without_optimizer(tmp_path / "b", 3, 4)
+    assert told(tmp_path) == {"a": "a/step_2.pt", "b": "b/step_4.pt"}
+    assert audit(tmp_path).summary["resume_from"] == "b/step_4.pt"
+
+
+def test_exported_models_do_not_outvote_whole_checkpoints(tmp_path: Path) -> None:
+    with_optimizer(tmp_path, 1, 2)
+    for step in (1, 2):
+        for kind in ("ema", "half"):
+            save({**W, "global_step": step}, tmp_path / f"{kind}_step_{step}.pt")
+    heard = audit(tmp_path)
+    assert heard.summary["resume_from"] == "step_2.pt"
+    assert "CK069" not in heard.rules()
+
+
+def test_an_optimizer_in_a_file_beside_the_weights_counts(tmp_path: Path) -> None:
+    for step in (1, 2, 3):
+        state = training_state(step)
+        save(state["model_state_dict"], tmp_path / f"step_{step}" / "model.pt")
+        if step < 3:
+            save(state["optimizer_state_dict"], tmp_path / f"step_{step}" / "optim.pt")
+    assert audit(tmp_path).summary["resume_from"] == "step_2/model.pt"
+
+
 def test_very_many_trainings_are_counted(tmp_path: Path) -> None:
     data = save(W, tmp_path / "c.dat").read_bytes()
     for number in range(105):
