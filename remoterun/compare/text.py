@@ -9,14 +9,24 @@ from remoterun.compare.folding import fold
 from remoterun.compare.model import CheckpointChange, FactChange, FindingChange, Kind, NumberChange, TargetChange
 from remoterun.errors import clean
 from remoterun.model import Severity
-from remoterun.report.rows import SEVERITY_STYLE
-from remoterun.report.text import Page, Span, Style, cells, human_bytes, pad, plural, without_place
+from remoterun.report.text import (
+    SEVERITY_STYLE,
+    STATUS_STYLE,
+    Page,
+    Span,
+    Style,
+    cells,
+    human_bytes,
+    pad,
+    plural,
+    without_place,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from remoterun.compare.model import Change, Difference, Fold, Identity, Moment, Silence, Standing
-    from remoterun.model import Finding
+    from remoterun.model import Finding, Status
 
 _T = TypeVar("_T")
 
@@ -25,8 +35,6 @@ MAX_ALIKE: Final = 3
 MAX_NAMED: Final = 12
 """Checkpoints and targets named in one list without -v."""
 _SAYS: Final[dict[Kind, tuple[str, Style]]] = {
-    Kind.TARGET_UNREACHABLE: ("unreachable", "odd"),
-    Kind.TARGET_FAILED: ("no result", "bad"),
     Kind.TARGET_BACK: ("back", "good"),
     Kind.TARGET_NEW: ("new", "hint"),
     Kind.TARGET_LEFT: ("not asked", "dim"),
@@ -124,7 +132,7 @@ class Writer:
         told.sort(key=lambda item: (-item[0].finding.severity.rank, len(item[1])))
         for group in _grouped(told, lambda item: (item[0].identity.rule, item[1], item[0].since, item[2])):
             for each, targets, ended in self._some(group, MAX_ALIKE):
-                self._finding(each.identity, each.finding, targets, f", since {moment_text(each.since)}{ended}")
+                self._finding(each.identity, each.finding, targets, f" (since {moment_text(each.since)}{ended})")
             self._left_out(len(group) - MAX_ALIKE, f"more of {group[0][0].identity.rule}")
         self._left_out(quiet, "of severity info", always=True)
 
@@ -133,18 +141,19 @@ class Writer:
         changed = _of(TargetChange, folds)
         newly = {target for change, targets in changed for target in targets if change.kind in _SILENT}
         still = _grouped(
-            [each for each in silent if each.target not in newly], lambda each: (each.kind, each.code, each.runs)
+            [each for each in silent if each.target not in newly], lambda each: (each.status, each.code, each.runs)
         )
         if changed or still:
             self._title("targets")
         for change, targets in changed:
             lasted = f"after {plural(change.runs, 'run')} without a result" if change.kind is Kind.TARGET_BACK else ""
-            self._target_line(targets, change.kind, change.code, change.message, lasted)
+            word = _SAYS.get(change.kind) or _status_word(change.status)
+            self._target_line(targets, word, change.code, change.message, lasted)
         for group in still:
             first = group[0]
             lasted = silence_text(first)
             targets = tuple(each.target for each in group)
-            self._target_line(targets, first.kind, first.code, first.message, lasted)
+            self._target_line(targets, _status_word(first.status), first.code, first.message, lasted)
 
     def facts(self, folds: Sequence[Fold]) -> None:
         """Add facts that changed."""
@@ -212,8 +221,10 @@ class Writer:
         if self._verbose and finding.next_step:
             self._page.line(Span("next: ", "hint"), Span(finding.next_step), indent=2 + hang, hang=6)
 
-    def _target_line(self, targets: tuple[str, ...], kind: Kind, code: str, message: str, lasted: str) -> None:
-        word, style = _SAYS[kind]
+    def _target_line(
+        self, targets: tuple[str, ...], said_as: tuple[str, Style], code: str, message: str, lasted: str
+    ) -> None:
+        word, style = said_as
         spans = [Span(word, style), Span(f" {lasted}" if lasted else "", "dim")]
         spans += [Span("  "), Span(code, "bold")] if code else []
         # The message of several may name the first of them.
@@ -250,6 +261,11 @@ class Writer:
     def _left_out(self, count: int, what: str, *, always: bool = False) -> None:
         if count > 0 and (always or not self._verbose):
             self._page.line(Span(f"... and {count} {what}; -v shows them", "dim"), indent=2)
+
+
+def _status_word(status: Status | None) -> tuple[str, Style]:
+    """Say how a target ended that gave no result, in the word that its run has for it."""
+    return (status.value, STATUS_STYLE[status]) if status is not None else ("no result", "bad")
 
 
 _SILENT: Final = frozenset({Kind.TARGET_UNREACHABLE, Kind.TARGET_FAILED})

@@ -9,8 +9,7 @@ from remoterun.compare.text import folded_standing, moment_text, widest
 from remoterun.errors import clean
 from remoterun.history.text import playbook_lines
 from remoterun.model import Severity, Status
-from remoterun.report.rows import SEVERITY_STYLE
-from remoterun.report.text import Page, Span, cells, clip, pad, plural
+from remoterun.report.text import SEVERITY_STYLE, Page, Span, cells, clip, pad, plural
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -9,9 +9,8 @@ from remoterun.compare.text import Writer, moment_text, widest
 from remoterun.errors import clean
 from remoterun.history.database import project_name
 from remoterun.model import Severity, Status
-from remoterun.report.rows import SEVERITY_STYLE
 from remoterun.report.severities import worst_of_each
-from remoterun.report.text import STATUS_STYLE, Page, Span, pad, plural
+from remoterun.report.text import SEVERITY_STYLE, STATUS_STYLE, Page, Span, pad, plural
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -1,12 +1,10 @@
-"""Records and findings as lines of a page: checkpoints in columns, anything else as keys and values."""
+"""Records as lines of a page: checkpoints in columns, anything else as keys and values."""
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Final
 
 from remoterun.errors import clean
-from remoterun.model import Finding, Json, Severity
 from remoterun.records import dataclass
 from remoterun.report.documents import plain
 from remoterun.report.facts import digest, is_probe, measured
@@ -28,12 +26,12 @@ from remoterun.report.text import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+    from remoterun.model import Json
+
 MAX_ROWS: Final = 200
 """Checkpoints shown of one outcome without -v; those that are not ok are always shown."""
 MAX_RECORDS: Final = 50
 """Other records shown of one outcome without -v."""
-MAX_FINDINGS: Final = 10
-"""Findings shown of one subject without -v."""
 MAX_SKIPPED: Final = 5
 """Files named that a summary says were not checked, without -v."""
 MAX_TRAININGS: Final = 20
@@ -43,7 +41,6 @@ MAX_ITEMS: Final = 16
 _NARROWEST: Final = 16
 """Cells of a last column that is wrapped."""
 
-SEVERITY_STYLE: Final[dict[Severity, Style]] = {Severity.INFO: "dim", Severity.SUSPECT: "warn", Severity.BAD: "bad"}
 _VERDICT_STYLE: Final[dict[str, Style]] = {
     "ok": "good",
     "suspect": "warn",
@@ -417,53 +414,3 @@ def _below(root: Json, path: Json) -> str:
     """Show a path as checkpoints are shown: from the folder on that was searched."""
     shown = scalar(path)
     return shown.removeprefix(f"{root.rstrip('/')}/") or shown if isinstance(root, str) else shown
-
-
-# --- findings -------------------------------------------------------------------------------------
-
-
-def finding_lines(page: Page, findings: Sequence[Finding], *, with_subject: bool, verbose: int) -> None:
-    """Add findings under their subject, the worst first, each with its next step."""
-    ranked = sorted(findings, key=lambda finding: -finding.severity.rank)
-    shown = ranked if verbose else ranked[:MAX_FINDINGS]
-    severity = max((len(finding.severity) for finding in shown), default=0)
-    rule = min(max((cells(clean(finding.rule)) for finding in shown), default=0), 16)
-    for finding in shown:
-        _finding_lines(page, finding, (severity, rule), with_subject=with_subject, verbose=verbose)
-    if len(shown) < len(ranked):
-        page.line(Span(f"... and {len(ranked) - len(shown)} more; -v shows them", "dim"), indent=4)
-
-
-def _usually(finding: Finding) -> list[Span]:
-    """Say which severity a finding has where nobody has changed it."""
-    usual = finding.data.get("usual_severity")
-    return [Span(f" (usually {scalar(usual)})", "dim")] if isinstance(usual, str) else []
-
-
-def _finding_lines(page: Page, finding: Finding, widths: tuple[int, int], *, with_subject: bool, verbose: int) -> None:
-    severity, rule = widths
-    style = SEVERITY_STYLE[finding.severity]
-    hang = severity + rule + 4
-    subject = [Span(f"{finding.subject}: ", "bold")] if with_subject and finding.subject else []
-    label = Span(pad(finding.severity, severity), style)
-    name = clean(finding.rule)
-    page.line(
-        label,
-        Span("  "),
-        Span(pad(name, rule), "dim"),
-        Span("  "),
-        *subject,
-        Span(finding.message),
-        *_usually(finding),
-        indent=4,
-        hang=hang,
-    )
-    if finding.next_step:
-        page.line(Span("next: ", "hint"), Span(finding.next_step), indent=4 + hang, hang=6)
-    if verbose:
-        more = {"evidence": finding.evidence, **finding.data}
-        for key, value in more.items():
-            if value is not None:
-                page.line(
-                    Span(f"{key}: ", "dim"), Span(json.dumps(plain(value), ensure_ascii=False)), indent=4 + hang, hang=2
-                )

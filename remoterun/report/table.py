@@ -21,6 +21,7 @@ from remoterun.model import (
 from remoterun.model.times import seconds_between
 from remoterun.records import dataclass
 from remoterun.report import rows
+from remoterun.report.found import finding_lines
 from remoterun.report.severities import severities_of
 from remoterun.report.text import (
     STATUS_STYLE,
@@ -239,7 +240,7 @@ def _records(page: Page, outcome: Outcome, survey: rows.Survey, grid: rows.Grid,
         rows.record_lines(page, record, verbose=verbose)
     _left_out(page, others - shown, "record")
     rest = [finding for group in findings.values() for finding in group]
-    rows.finding_lines(page, rest, with_subject=True, verbose=verbose)
+    finding_lines(page, rest, with_subject=True, verbose=verbose)
     rows.sums_lines(page, survey)
     for record in _first(survey.summaries, outcome, rows.is_summary):
         rows.summary_line(page, record, verbose=verbose)
@@ -266,7 +267,7 @@ def _checkpoints(
         rows.checkpoint_row(page, record, grid, verbose=verbose)
         name = record.get("name")
         own = findings.pop(name, []) if isinstance(name, str) else []
-        rows.finding_lines(page, own, with_subject=False, verbose=verbose)
+        finding_lines(page, own, with_subject=False, verbose=verbose)
     what = " or ".join(dict.fromkeys(map(str, hidden)))
     _left_out(page, len(hidden), f"checkpoint that is {what}", f"checkpoints that are {what}")
 

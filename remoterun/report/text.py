@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Final, Literal, TypeAlias
 
 from remoterun.errors import clean
-from remoterun.model import Captured, Status
+from remoterun.model import Captured, Severity, Status
 from remoterun.records import dataclass
 
 Style: TypeAlias = Literal["plain", "bold", "dim", "good", "warn", "bad", "odd", "hint"]
@@ -36,6 +36,8 @@ STATUS_STYLE: Final[dict[Status, Style]] = {
     Status.NOT_STARTED: "dim",
     Status.RUNNING: "hint",
 }
+
+SEVERITY_STYLE: Final[dict[Severity, Style]] = {Severity.INFO: "dim", Severity.SUSPECT: "warn", Severity.BAD: "bad"}
 
 MAX_LINE: Final = 4000
 _AT_ONCE: Final = 500

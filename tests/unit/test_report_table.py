@@ -128,6 +128,37 @@ def test_findings_stand_below_their_checkpoint_worst_first() -> None:
     assert lines[6] == "    suspect  CK069  /workspace: the newest is not complete"
 
 
+def test_findings_that_say_the_same_of_several_tensors_are_one_entry() -> None:
+    def torn(tensor: str, **more: Json) -> Finding:
+        data: dict[str, Json] = {"tensors": [tensor], **more}
+        message = f"{tensor} has another CRC-32"
+        return Finding(
+            rule="CK022", severity=Severity.BAD, subject="step_1", message=message, next_step="Go back.", data=data
+        )
+
+    torn_ones = tuple(torn(f"layer.{index}.weight") for index in range(20))
+    nan = Finding(rule="CK001", severity=Severity.BAD, subject="step_1", message="w: 3 NaN", data={"tensor": "w"})
+    inf = replace(nan, message="v: 1 NaN", data={"tensor": "v"})
+    others = (
+        torn("mild", usual_severity="info"),
+        Finding(rule="CK050", severity=Severity.INFO, subject="step_1", message="no optimizer"),
+        Finding(rule="CK050", severity=Severity.INFO, subject="step_1", message="no scheduler"),
+    )
+    outcome = ok("kpro6/200", checkpoint(1), findings=(*torn_ones, nan, inf, *others))
+    assert lines_of(outcome)[2:-2] == [
+        "    bad   CK022  layer.0.weight has another CRC-32",
+        "                 and 19 more: layer.1.weight, layer.2.weight, layer.3.weight, ...; -v shows them",
+        "                 next: Go back.",
+        "    bad   CK001  w: 3 NaN",
+        "                 and 1 more: v",
+        "    bad   CK022  mild has another CRC-32 (usually info)",
+        "                 next: Go back.",
+        "    info  CK050  no optimizer",
+        "    info  CK050  no scheduler",
+    ]
+    assert sum(" has another CRC-32" in line for line in lines_of(outcome, verbose=1)) == 21
+
+
 def test_many_findings_and_rows_are_bounded_and_say_so() -> None:
     findings = tuple(Finding(rule="R", severity=Severity.BAD, subject="step_0", message=f"no {i}") for i in range(30))
     records = [checkpoint(step) for step in range(300)] + [checkpoint(999, verdict="bad")]

@@ -1,0 +1,102 @@
+"""Findings as lines of a page: those of one subject together, the worst first, equal ones told once."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Final
+
+from remoterun.errors import clean
+from remoterun.report.documents import plain
+from remoterun.report.rows import scalar
+from remoterun.report.text import SEVERITY_STYLE, Page, Span, cells, clip, pad
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from remoterun.model import Finding
+
+MAX_FINDINGS: Final = 10
+"""Entries shown of one subject without -v."""
+MAX_NAMED: Final = 3
+"""Further tensors named of an entry that stands for several findings."""
+_LONGEST_NAME: Final = 100
+
+
+def finding_lines(page: Page, findings: Sequence[Finding], *, with_subject: bool, verbose: int) -> None:
+    """Add findings under their subject, the worst first, each with its next step.
+
+    Without -v, those that say the same of several tensors are one entry.
+    """
+    ranked = sorted(findings, key=lambda finding: -finding.severity.rank)
+    entries = [[finding] for finding in ranked] if verbose else _entries(ranked)
+    shown = entries if verbose else entries[:MAX_FINDINGS]
+    severity = max((len(first.severity) for first, *_ in shown), default=0)
+    rule = min(max((cells(clean(first.rule)) for first, *_ in shown), default=0), 16)
+    for entry in shown:
+        _entry_lines(page, entry, (severity, rule), with_subject=with_subject, verbose=verbose)
+    left_out = sum(map(len, entries[len(shown) :]))
+    if left_out:
+        page.line(Span(f"... and {left_out} more; -v shows them", "dim"), indent=4)
+
+
+def _entries(findings: Iterable[Finding]) -> list[list[Finding]]:
+    """Put together what differs in nothing but the tensor and its numbers."""
+    entries: dict[tuple[object, ...], list[Finding]] = {}
+    for index, finding in enumerate(findings):
+        # One that speaks of something else than a tensor says more than the name of it.
+        one_of_its_kind = None if _tensor(finding) else index
+        usual = scalar(finding.data.get("usual_severity"))
+        alike = (finding.subject, finding.rule, finding.severity, finding.next_step, usual, one_of_its_kind)
+        entries.setdefault(alike, []).append(finding)
+    return list(entries.values())
+
+
+def _tensor(finding: Finding) -> str:
+    """Return the tensor that a finding is about, where its message begins with it."""
+    tensors = finding.data.get("tensors")
+    name = finding.data.get("tensor") or (tensors[0] if isinstance(tensors, list) and tensors else None)
+    return name if isinstance(name, str) and finding.message.startswith(name) else ""
+
+
+def _entry_lines(
+    page: Page, entry: Sequence[Finding], widths: tuple[int, int], *, with_subject: bool, verbose: int
+) -> None:
+    finding, *others = entry
+    severity, rule = widths
+    hang = severity + rule + 4
+    page.line(
+        Span(pad(finding.severity, severity), SEVERITY_STYLE[finding.severity]),
+        Span("  "),
+        Span(pad(clean(finding.rule), rule), "dim"),
+        Span("  "),
+        *([Span(f"{finding.subject}: ", "bold")] if with_subject and finding.subject else []),
+        Span(finding.message),
+        *_usually(finding),
+        indent=4,
+        hang=hang,
+    )
+    page.line(*_others(others), indent=4 + hang)
+    if finding.next_step:
+        page.line(Span("next: ", "hint"), Span(finding.next_step), indent=4 + hang, hang=6)
+    if verbose:
+        more = {"evidence": finding.evidence, **finding.data}
+        for key, value in more.items():
+            if value is not None:
+                page.line(
+                    Span(f"{key}: ", "dim"), Span(json.dumps(plain(value), ensure_ascii=False)), indent=4 + hang, hang=2
+                )
+
+
+def _usually(finding: Finding) -> list[Span]:
+    """Say which severity a finding has where nobody has changed it."""
+    usual = finding.data.get("usual_severity")
+    return [Span(f" (usually {scalar(usual)})", "dim")] if isinstance(usual, str) else []
+
+
+def _others(findings: Sequence[Finding]) -> list[Span]:
+    """Name the first of the other tensors of which the same is true."""
+    if not findings:
+        return []
+    names = [clip(clean(_tensor(finding)), _LONGEST_NAME) for finding in findings[:MAX_NAMED]]
+    rest = ", ...; -v shows them" if len(findings) > MAX_NAMED else ""
+    return [Span(f"and {len(findings)} more: ", "bold"), Span(", ".join(names)), Span(rest, "dim")]
