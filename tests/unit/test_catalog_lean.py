@@ -143,20 +143,20 @@ LEAN = '''\
 
 from typing import Tuple
 
-A = """
+A="""
 # no comment
 """
-B = ("#", '#', "it's # not", 'say "#"')
-Names = 0
+B=("#",'#',"it's # not",'say "#"')
+Names=0
 
 
 
 
 
 
-class D(Tuple[int, ...]):
+class D(Tuple[int,...]):
 \ta:0
-\tb:0 = None
+\tb:0=None
 
 
 def f(
@@ -165,9 +165,9 @@ def f(
 ):
 \t0
 
-\tc:0 = [1]
-\td = {
-\t\ta: b
+\tc:0=[1]
+\td={
+\t\ta:b
 \t\tfor a in c
 \t}
 \treturn f(
