@@ -91,10 +91,13 @@ def ran_out(error: BaseException) -> TargetError | None:
 
 
 def _says_so(error: BaseException) -> bool:
+    # An error that is raised anew while it is dealt with may be its own cause.
+    seen: list[BaseException] = []
     cause: BaseException | None = error
-    while cause is not None:
+    while cause is not None and cause not in seen:
         if isinstance(cause, OSError) and cause.errno in _ERRORS:
             return True
+        seen.append(cause)
         cause = cause.__cause__ or cause.__context__
     return False
 

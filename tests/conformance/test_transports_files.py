@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import resource
 import shutil
 import sys
@@ -13,11 +14,12 @@ from pathlib import Path
 
 import pytest
 
+from remoterun.errors import TargetError
 from remoterun.events import Event
 from remoterun.model import ExecWork, Host, Job, Plan, Run, RunStatus, Target
 from remoterun.runner import execute
 from remoterun.transports import Pool
-from remoterun.transports.openfiles import LOGIN_FILES, OpenFiles, room_here
+from remoterun.transports.openfiles import LOGIN_FILES, OpenFiles, ran_out, room_here
 from tests.conformance.servers import LIMIT_S, Sshd, StartSshd
 from tests.conformance.test_transports_limits import one
 
@@ -98,6 +100,16 @@ def test_who_finds_nothing_open_is_let_in_and_others_wait_for_what_is_closed() -
         *("gave 2", "has 3", "gave 3"),
     ]
     assert "make room" in told
+
+
+def test_an_error_that_is_its_own_cause_is_told_apart() -> None:
+    inner, outer = TargetError("connection_lost", "one"), TargetError("cancelled", "two")
+    inner.__cause__, outer.__cause__ = outer, inner
+    assert ran_out(inner) is None
+    outer.__cause__ = OSError(errno.EMFILE, "Too many open files")
+    told = ran_out(inner)
+    assert told is not None
+    assert (told.code, told.message) == ("too_many_files", "one")
 
 
 # --- runs -------------------------------------------------------------------------------------------------------------
