@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import select
 import struct
@@ -211,8 +212,24 @@ def test_who_came_last_has_the_run(key: str) -> None:
     link, leg = _link(key)
     newer = _attach(link, key, b"nonce  1", (b"second  ", 1, 0, True))
     assert isinstance(newer, tuple)
+    (told,) = wire.Decoder(b"nonce  0").feed(leg.recv(4096))
+    assert (told.kind, json.loads(told.body)["code"]) == (wire.PROBLEM, "taken_over")
     assert leg.recv(10) == b""
     assert _attach(link, key, b"nonce  2", (b"first   ", 2, 0, True)) == OLDER
+    link.close()
+
+
+def test_a_look_takes_nobodys_place(key: str) -> None:
+    link, leg = _link(key)
+    looking = _attach(link, key, b"nonce  1", (wire.LOOKER, 1, 0, True))
+    assert isinstance(looking, tuple)
+    # Whoever has the run is to come back, and is told of nothing.
+    assert leg.recv(10) == b""
+    newer = _attach(link, key, b"nonce  2", (b"second  ", 1, 0, True))
+    assert isinstance(newer, tuple)
+    # Nor is the look, which it had lost its place to.
+    assert looking[0].recv(10) == b""
+    newer[0].close()
     link.close()
 
 
