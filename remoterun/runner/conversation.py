@@ -25,10 +25,12 @@ if TYPE_CHECKING:
 
 _KEEP_NOISE: Final = 64 * 1024
 _MAX_MESSAGE: Final = 17 << 20
-# How long a target may say nothing before it confirms that everything is dead: TERM, grace, KILL, sweep, the way back.
+# How long a target may take to confirm that everything is dead: TERM, grace, KILL, sweep, and the way back.
 CONFIRM_S: Final = 15.0
-# And how long that may take in all: what it had to say before comes first, however slow the link is.
-_CONFIRM_AT_MOST_S: Final = 300.0
+# What it had to say before comes first and puts that off: as much as a target keeps, for a minute over a slow link.
+_CONFIRM_AT_MOST_S: Final = 60.0
+_BACKLOG: Final = 20 << 20
+_BACKLOG_ALONE: Final = 112 << 20
 _SIGNS_OF_LIFE: Final = frozenset({wire.HEARTBEAT, wire.HELLO, wire.NEED})
 # What the target neither numbers nor keeps.
 _TRANSIENT: Final = frozenset({wire.HEARTBEAT, wire.PROGRESS})
@@ -78,6 +80,7 @@ class Conversation:
         self._moved_at = self._loop.time()
         self._overruled: TargetError | None = None
         self._confirm_by = 0.0
+        self._backlog = _BACKLOG if dialogue.manner is Manner.FOLLOW else _BACKLOG_ALONE
         self._flows = asyncio.Event()
         self._flows.set()
         self._held_s = 0.0
@@ -115,7 +118,7 @@ class Conversation:
             raise self._broken(str(error)) from error
         except TargetError as error:
             await self._say_goodbye(lost=error.code in {"connection_lost", "taken_over"})
-            if self._overruled is not None:
+            if self._overruled is not None and self._overruled is not error:
                 raise self._overruled from error
             raise
         except BaseException:  # it goes on; but nobody will come back to the target
@@ -205,7 +208,7 @@ class Conversation:
             if frames:
                 # Noise is no sign of life: a job in the background may print for ever.
                 self.dialogue.heard = self._loop.time()
-                self._restart_wait()
+                self._restart_wait(said=sum(len(frame.raw) for frame in frames if _is_kept(frame)))
 
     async def _held(self) -> None:
         begun = self._loop.time()
@@ -219,7 +222,7 @@ class Conversation:
         body = self._message(frame)
         if body is None:
             return
-        numbered = frame.stream == wire.SUPERVISOR_STREAM and frame.kind not in _TRANSIENT
+        numbered = _is_kept(frame)
         if numbered:
             # Also what cannot be used: the target need not keep it.
             self.dialogue.number += 1
@@ -333,11 +336,14 @@ class Conversation:
         if self._timer is not None and not self._timer.expired():
             self._timer.reschedule(when)
 
-    def _restart_wait(self) -> None:
-        if self._overruled is not None:
+    def _restart_wait(self, *, said: int = 0) -> None:
+        """Set the clock anew after a sign of life; `said` are the bytes of it that the target had kept."""
+        if self._overruled is None:
+            if self.phase is Phase.RUN:
+                self._wait_for("idle", self._job.limits.idle)
+        elif 0 < said <= self._backlog:
+            self._backlog -= said
             self._wait_for("confirm", CONFIRM_S)
-        elif self.phase is Phase.RUN:
-            self._wait_for("idle", self._job.limits.idle)
 
     def _timed_out(self) -> TargetError:
         if self._overruled is not None:
@@ -417,3 +423,8 @@ class Conversation:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _is_kept(frame: wire.Frame) -> bool:
+    """Tell whether a frame is of a message that the target numbers and keeps."""
+    return frame.stream == wire.SUPERVISOR_STREAM and frame.kind not in _TRANSIENT
