@@ -10,6 +10,8 @@ import pytest
 
 from tests.support.project import REMOTERUN, Project, Result
 
+ROOT = {"params": {"root": {"type": "path", "default": "/", "help": "Where to look"}}}
+
 
 @pytest.fixture
 def project(tmp_path: Path) -> Project:
@@ -46,7 +48,19 @@ def test_what_is_not_finished_is_no_pass_of_a_play(project: Project) -> None:
     root = f"root={project.folder}/runs"
     played = project.run("play", "check-ckpt", "--on", "here", "--set", root, "--output", "json")
     assert played.status == 3
-    assert "nothing is finished: step_5.pt.tmp; run again" in played.outcome("here")["error"]["message"]
+    error = played.outcome("here")["error"]
+    assert "nothing is finished: step_5.pt.tmp; run again" in error["message"]
+    assert error["hint"] == "", "to look elsewhere is no answer"
+
+
+def test_another_place_is_no_answer_to_who_may_not_read_this_one(project: Project) -> None:
+    project.payload("closed", "def run(ctx):\n    ctx.nothing(ctx.params['root'] + ': Permission denied')\n", **ROOT)
+    played = project.run("play", "closed", "--on", "here", "--set", "root=/theirs", "--output", "json")
+    error = played.outcome("here")["error"]
+    assert (error["message"], error["hint"]) == (
+        "/theirs: Permission denied",
+        "Run it as a user who may read what is there.",
+    )
 
 
 def test_without_an_inventory_it_is_said_where_one_was_looked_for(tmp_path: Path) -> None:

@@ -40,12 +40,17 @@ _LIGHTNING = "pytorch-lightning_version"
 _UNFINISHED = ("CK020", "CK021", "CK025", "CK060", "CK061", "CK062", "CK063", "CK064", "CK066")
 # Checkpoints that the record of a series names.
 _MOST_NAMED = 100
+# So long, records wait for what older checkpoints tell of theirs: no more is lost with an audit that is cut off.
+_HOLD_S = 120.0
 # Those that say that a file is not there.
 _LACKING = ("CK060", "CK063", "CK066")
 
 
 class Auditor:
-    """Audit one checkpoint after the other, newest first; each is reported when the one before it is known."""
+    """Audit one checkpoint after the other, newest first; each is reported when those before it are known.
+
+    In a long audit, that is only the one before it: what others tell of it then comes behind, by `finish`.
+    """
 
     def __init__(
         self, ctx: Context, settings: Settings, engine: Engine, memory: Memory, total: int, clock: Callable[[], float]
@@ -58,6 +63,8 @@ class Auditor:
         self._checksum: Optional[Checksum] = best_checksum() if settings.deep else None
         self._pace = Pace(settings.max_bytes_per_s)
         self._total = total
+        self._began = clock()
+        self._held: List[Entry] = []
         self._before = 0
         self._tests: Optional[LoadTests] = None
         # What is ignored of companions, which have no record of their own.
@@ -71,8 +78,14 @@ class Auditor:
         self._before += unit.size
         self._ctx.progress(self._before, self._total, "bytes", clean_text(unit.name))
         entry.outcome.record["seconds"] = round(time.monotonic() - started, 3)
-        for each in self._memory.follow(entry):
+        self._held += self._memory.follow(entry)
+        if self._clock() - self._began >= _HOLD_S:
+            self._report_held()
+
+    def _report_held(self) -> None:
+        for each in self._held:
             self._report(each)
+        self._held = []
 
     def _read(self, unit: Unit) -> Entry:
         """Read one checkpoint. Whatever is wrong with it is its own verdict."""
@@ -182,7 +195,7 @@ class Auditor:
         # Who names a vocabulary wants a model; in a folder, it goes with what else is there.
         beside = outcome.record["format"] == VOCABULARY and entry.unit.path != self._settings.root
         unit = entry.unit._replace(companion=entry.unit.companion or beside)
-        found, ignored, level = judge(unit, outcome, entry.of_others, self._settings.changes)
+        found, ignored, level = judge(unit, outcome, self._memory.of_others(entry), self._settings.changes)
         self._tell(unit, found)
         record = {**outcome.record, "name": clean_text(unit.name), "verdict": level}
         record["findings"] = sorted({each.rule for each in found})
@@ -216,7 +229,8 @@ class Auditor:
         return self._tests.of_checkpoint(entry.unit, entry.outcome.found, alive)
 
     def finish(self) -> None:
-        """Tell what was found of checkpoints after they had been reported; emit a record for each series of them."""
+        """Report what was held back, then what was found too late: a record for each series of such checkpoints."""
+        self._report_held()
         if self._tests is not None:
             self._tests.close()
         places = {each.unit.relative: index for index, each in enumerate(self.judged)}

@@ -44,7 +44,9 @@ def judge(unit: Unit, outcome: Outcome, of_others: Sequence[Found], changes: Cha
     """Settle the findings of a checkpoint and its verdict; `of_others` is what others of its series tell of it."""
     found = list(outcome.found)
     if outcome.waiting:
-        found += [each for each in unit.found if each.rule == "CK067"]
+        left_over = [each for each in unit.found if each.rule == "CK067"]
+        # What somebody left behind is not waited for.
+        found = [each._replace(next_step="") for each in found] + left_over if left_over else found
     else:
         # What is damaged may well be small.
         small = BAD not in map(severity, found)

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from ..scan.stats import Stats
 
 
+# What is initialised with zeros has moved by this step, if it is ever to move.
+EARLY = 100
 # Data that never arrived, or was never meant to be there.
 _MISSING = ("CK020", "CK021", "CK027")
 
@@ -101,10 +103,16 @@ class Facts:
         tensors, options = kept.state.tensors, kept.options
         # A schedule may begin with a rate of zero, which leaves the first step without effect.
         once = kept.state.numbers.get("step", 2) < 2 and "initial_lr" in options
-        if once or options.get("lr") == 0:
+        if once or (options.get("lr") == 0 and not self._ran_out(kept)):
             return False
         moments = [self.stats(tensors[key]) for key in ("exp_avg", "exp_avg_sq") if key in tensors]
         return any(each is not None and each.zeros is not None and each.zeros < each.elements for each in moments)
+
+    def _ran_out(self, kept: Kept) -> bool:
+        """Tell whether a rate of zero is where a schedule has ended: for all, and not near the start."""
+        groups = [group for optimizer in self.checkpoint.optimizers for group in optimizer.groups]
+        over = not any(group.options.get("lr") for group in groups)
+        return over and bool(kept.options.get("initial_lr")) and kept.state.numbers.get("step", 0) >= EARLY
 
     def place(self, index: int) -> Dict[str, object]:
         """Say which tensor a finding is about, and where it lies."""

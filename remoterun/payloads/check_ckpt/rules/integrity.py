@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import bisect
-from typing import TYPE_CHECKING, Dict, Iterator, List, Optional
+from typing import TYPE_CHECKING, Dict, Iterator, List, Optional, Set
 
 from ..model import Checkpoint, Found, count_of
 from .facts import Facts
@@ -12,6 +12,7 @@ from .rule import BAD, GO_BACK, INFO, SAVE_SAFELY, SUSPECT, Rule
 if TYPE_CHECKING:
     from ..scan.bitflip import Flipped
 
+_LOST = "Go back to the checkpoint before: pages of zeros look like data that never reached the disk."
 _ROTTEN = "Do not resume from it, and test the memory and the disks that it went through."
 
 RULES: Dict[str, Rule] = {
@@ -55,21 +56,30 @@ def _checksums(facts: Facts) -> Iterator[Found]:
     names: Dict[int, List[str]] = {}
     for tensor in facts.checkpoint.tensors if wrong else ():
         names.setdefault(tensor.region, []).append(tensor.name)
-    flipped = {index: _flipped(facts, index) for index in wrong[:_MOST_FLIPPED]}
+    flipped, zeroed = _flipped(facts, wrong), _zeroed(facts) if wrong else set()
     for index in wrong:
-        yield _mismatch(facts, index, names.get(index, []), flipped.get(index))
-    torn = [index for index in wrong if index in names and flipped.get(index) is None]
-    if torn and _is_torn(facts, torn):
+        found = _mismatch(facts, index, names.get(index, []), flipped.get(index))
+        yield found._replace(next_step=_LOST) if index in zeroed and not found.next_step else found
+    changed = _torn(facts, wrong, flipped)
+    if changed:
         text = "%s of %d changed while the file was written, as when an optimizer step goes on: all else is whole"
-        tensors = [name for index in torn for name in names[index]]
-        yield Found("CK041", text % (count_of(len(torn), "storage"), len(names)), {"tensors": tensors[:20]})
+        tensors = [name for index in changed for name in names[index]]
+        yield Found("CK041", text % (count_of(len(changed), "storage"), len(names)), {"tensors": tensors[:20]})
 
 
-def _flipped(facts: Facts, index: int) -> Optional[Flipped]:
+def is_torn(facts: Facts) -> bool:
+    """Tell whether storages changed while the file was written."""
+    wrong = _wrong(facts)
+    return bool(_torn(facts, wrong, _flipped(facts, wrong)))
+
+
+def _flipped(facts: Facts, wrong: List[int]) -> Dict[int, Optional[Flipped]]:
     from ..scan.bitflip import flipped_bit
 
-    region = facts.checkpoint.regions[index]
-    return flipped_bit(region.crc or 0, facts.scanned.crcs[index], region.size)
+    regions, crcs = facts.checkpoint.regions, facts.scanned.crcs
+    return {
+        index: flipped_bit(regions[index].crc or 0, crcs[index], regions[index].size) for index in wrong[:_MOST_FLIPPED]
+    }
 
 
 def _mismatch(facts: Facts, index: int, inside: List[str], flipped: Optional[Flipped]) -> Found:
@@ -93,20 +103,26 @@ def _mismatch(facts: Facts, index: int, inside: List[str], flipped: Optional[Fli
     return Found("CK022", message, data, next_step=_ROTTEN, evidence=evidence)
 
 
-def _is_torn(facts: Facts, wrong: List[int]) -> bool:
+def _torn(facts: Facts, wrong: List[int], flipped: Dict[int, Optional[Flipped]]) -> List[int]:
     """Tell storages that changed under the writer from damage, which shows in the structure or leaves zeros."""
     checkpoint = facts.checkpoint
     if checkpoint.truncated or any(each.rule in _UNSOUND and each.severity is None for each in checkpoint.found):
-        return False
-    if any(not set(inside).isdisjoint(wrong) for inside in _within(checkpoint)):
-        return False
-    return not any(tensor.region in wrong and _zeroed(facts, index) for index, tensor in enumerate(checkpoint.tensors))
+        return []
+    held = {tensor.region for tensor in checkpoint.tensors} if wrong else set()
+    changed = [index for index in wrong if index in held and flipped.get(index) is None]
+    if any(not set(inside).isdisjoint(changed) for inside in _within(checkpoint)):
+        return []
+    return changed if changed and _zeroed(facts).isdisjoint(changed) else []
 
 
-def _zeroed(facts: Facts, index: int) -> bool:
-    """Tell whether as many elements of a tensor are zero as fill a page."""
-    stats = facts.scanned.stats.get(index)
-    return stats is not None and (stats.zeros or 0) * facts.checkpoint.tensors[index].dtype.size >= _PAGE
+def _zeroed(facts: Facts) -> Set[int]:
+    """Return the regions of tensors in which as many elements are zero as fill a page."""
+    tensors = facts.checkpoint.tensors
+    return {
+        tensors[index].region
+        for index, stats in facts.scanned.stats.items()
+        if (stats.zeros or 0) * tensors[index].dtype.size >= _PAGE
+    }
 
 
 def _holes(facts: Facts) -> Iterator[Found]:

@@ -1,9 +1,10 @@
 """The checkpoints of an audit as chains: each is held back until the one before it has come, then compared with it.
 
 An audit goes from the newest to the oldest, so what a checkpoint is a bad successor of comes after it. A checkpoint is
-therefore reported one later than it was read, with what the comparison found among its own findings and in its verdict.
-What is remembered of an earlier audit is known from the start. What comes to light only when a checkpoint has been
-reported (an older one, read for the first time, holds the same weights) is kept in `late`.
+therefore given back one later than it was read. When it is reported, now or later still, all that is known by then is
+among its own findings and in its verdict. What is remembered of an earlier audit is known from the start. What comes to
+light only when a checkpoint has been reported (an older one, read for the first time, holds the same weights) is kept
+in `late`.
 """
 
 from __future__ import annotations
@@ -79,7 +80,7 @@ class Chains:
         held, chain.held = chain.held, link
         if held is not None:
             _compare(held, link)
-        ready = [] if held is None else [self._release(chain, held)]
+        ready = [] if held is None else [held]
         self._look_back(chain, link.card)
         return ready + self._pass(chain)
 
@@ -96,7 +97,7 @@ class Chains:
         if chain.coming or held is None:
             return []
         chain.held = None
-        return [self._release(chain, held)]
+        return [held]
 
     def _know(self, chain: _Chain, card: Card) -> None:
         if chain.copies.add(card):
@@ -116,14 +117,15 @@ class Chains:
             else:
                 chain.trends.setdefault(card.path, []).append(found)
 
-    def _release(self, chain: _Chain, link: Link) -> Link:
+    def settle(self, link: Link) -> None:
+        """Gather what the others of its series tell of a checkpoint that is now reported."""
+        chain = self._chains[link.card.series]
         copied = list(chain.copies.judge(link.card))
         if copied:
             chain.copied.add(link.card.path)
         chain.released.add(link.card.path)
         compared = link.compared.found if link.compared else []
         link.found = [*compared, *copied, *chain.trends.pop(link.card.path, [])]
-        return link
 
     def _look_back(self, chain: _Chain, card: Card) -> None:
         """Find what of those reported already turns out to be a copy of this one."""

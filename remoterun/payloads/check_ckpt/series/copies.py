@@ -67,16 +67,21 @@ class Copies:
         whole = bool(card.moments) and card.moments == model.moments
         moments = " and the optimizer's moments" if whole else ""
         text = "all weights%s are bit-identical to those of %s" % (moments, model.name)
-        if card.idle:
+        between = [each for each in self._cards.values() if each.model and model.order < each.order < card.order]
+        # Of weights without an optimizer, nobody knows the rate. One that was above zero has moved them since.
+        if card.idle and not between and (model.idle or not model.rates):
             return Found("CK081", text + "; the learning rate is 0", _data(model), INFO, "Nothing to do.")
         if not whole and _made_one_step(model, card):
             # A warm-up begins with a rate of 0.
             return Found("CK081", text + "; the optimizer made one step since then", _data(model), INFO)
         if _FROZEN.search(card.series) and not card.moments:
             return Found("CK081", text, _data(model), INFO, "Nothing to do if this part is not trained.")
-        between = [each for each in self._cards.values() if each.model and model.order < each.order < card.order]
         if whole or not between:
-            return Found("CK081", text, _data(model))
+            rate = max(model.rates, default=0.0)
+            # Some save before they set the rate of the next step, which may be 0 from then on.
+            fell = card.idle and rate > 0 and not between
+            text += "; the learning rate is 0, but was %g there" % rate if fell else ""
+            return Found("CK081", text, _data(model), SUSPECT if fell and not whole else None)
         text += ", though those of %s, in between, are others" % max(between, key=lambda each: each.order).name
         # Training loops put the best weights back at their end, and then there is no optimizer in the file.
         return Found("CK084", text, _data(model), None if card.moments else SUSPECT)

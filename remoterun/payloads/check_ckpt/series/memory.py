@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Counter, Dict, List, Optional, Sequence, Tuple
 from ..model import Found, clean_text
 from ..records import Record
 from ..report import Outcome
+from ..rules.rule import BAD
 from .chain import Chains, Compared, Link
 from .naming import place_of
 from .profile import Card, Mark, Profile, card_of, marks_of
@@ -45,11 +46,6 @@ class Entry:
         self.card: Optional[Card] = None
         self.link: Optional[Link] = None
         self.lasting = recalled
-
-    @property
-    def of_others(self) -> List[Found]:
-        """Return what the others of its series tell of it."""
-        return self.link.found if self.link is not None else []
 
 
 class Memory:
@@ -108,7 +104,7 @@ class Memory:
         if outcome.waiting or outcome.failed or not files or look(report.unit) != files:
             return entry
         marks = marks_of(report.checkpoint, report.scanned, self._samples(report))
-        card = card_of(report.checkpoint, marks)
+        card = card_of(report.checkpoint, marks)._replace(torn=any(map(_tells_torn, outcome.found)))
         entry.lasting = (report.whole or report.shallow) and is_settled(files, now)
         key = key_of(report.unit.relative, files, deep=self._deep)
         self._join(entry, key, card, marks)
@@ -131,6 +127,13 @@ class Memory:
         self._waiting[entry.link.card.path] = entry
         self._units[entry.link.card.path] = entry.unit
         return [self._released(link) for link in self._chains.add(entry.link)]
+
+    def of_others(self, entry: Entry) -> List[Found]:
+        """Return what the others of its series tell of a checkpoint that is now reported."""
+        if entry.link is None:
+            return []
+        self._chains.settle(entry.link)
+        return entry.link.found
 
     def _released(self, link: Link) -> Entry:
         entry = self._waiting.pop(link.card.path)
@@ -172,6 +175,10 @@ def look(unit: Unit) -> Files:
         return identify([os.path.join(unit.folder, name) for name in unit.files])
     except OSError:
         return ()
+
+
+def _tells_torn(found: Found) -> bool:
+    return found.rule == "CK041" or (found.rule == "CK040" and found.severity == BAD)
 
 
 # --- as it is kept --------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from typing import Counter, Dict, Iterator, List, Optional, Set, Tuple
 
 from ..model import Found, count_of
 from ..records import Record
-from ..rules.names import BUFFER
+from ..rules.names import BUFFER, LORA_SECOND, MASK
 from ..rules.rule import INFO
 from .pair import MOST_NAMED, Pair, Place, Shape
 from .profile import Mark
@@ -42,11 +42,13 @@ _STEPPED = {"exp_avg": tuple(_GRAIN), "exp_avg_sq": ("float32", "float64")}
 def movement(pair: Pair) -> List[Found]:
     """Judge the weights of two checkpoints, and what the optimizer has made of them in between."""
     if pair.steps is None:
-        return list(_outlier(pair))
+        return [*_emptied(pair), *_outlier(pair)]
     # After a fresh start, it says nothing of what the weights should have become.
     if pair.steps <= 0:
         return []
-    return [*_standstill(pair), *_stale_moments(pair), *(list(_leaps(pair, pair.steps)) or _outlier(pair))]
+    # A torn save has parts of an earlier step.
+    stale = [] if pair.younger.torn else [*_standstill(pair), *_stale_moments(pair)]
+    return [*stale, *_emptied(pair), *(list(_leaps(pair, pair.steps)) or _outlier(pair))]
 
 
 # --- CK080: what should have moved ----------------------------------------------------------------------------------
@@ -245,6 +247,23 @@ def _leap(name: str, before: Mark, after: Mark, reach: float, decay: float) -> I
         yield _Leap(name, "norm", norm, now, norm + room)
     elif now * _ROUNDED < least:
         yield _Leap(name, "norm", norm, now, least)
+
+
+def _emptied(pair: Pair) -> Iterator[Found]:
+    """Find the matrices that became zero all over, which no step of an optimizer makes of them."""
+    names = []
+    for place, after in pair.model[1].items():
+        before = pair.model[0].get(place)
+        if before is None or before.shape != after.shape or len(after.shape) < 2 or after.elements < _MATRIX:
+            continue
+        # Adapters begin at zero again once they are merged into the model.
+        meant = BUFFER.search(place[0]) or MASK.search(place[0]) or LORA_SECOND.search(place[0])
+        if after.low == after.high == 0 and before.squares and not meant:
+            names.append(place[0])
+    if names:
+        what = names[0] if len(names) == 1 else "%s (%s)" % (count_of(len(names), "weight"), ", ".join(names[:3]))
+        text = "%s: zero all over, and not so in %s: no optimizer does that" % (what, pair.older.name)
+        yield Found("CK082", text, {"tensors": names[:MOST_NAMED]}, evidence={"weights": len(names)})
 
 
 def _outlier(pair: Pair) -> Iterator[Found]:

@@ -52,7 +52,7 @@ class Card(Record):
     `moments` are fingerprints of all weights and of all moments of the optimizer, empty when not all is known. `odd`
     counts non-finite elements of both, `norm` is that of all weights but buffers. Of the parameter groups, `rates` are
     the learning rates, empty when one is not known; `top_rate`, `decay` and `epsilon` are the greatest of their kind.
-    `adam` tells that the moments are those of Adam.
+    `adam` tells that the moments are those of Adam, `torn` that training went on while the file was written.
     """
 
     series: str = ""
@@ -73,6 +73,7 @@ class Card(Record):
     decay: float = 0.0
     epsilon: float = 0.0
     adam: bool = False
+    torn: bool = False
 
     @property
     def idle(self) -> bool:

@@ -123,6 +123,9 @@ def _late(cards: Sequence[Card], now: float) -> Iterator[Trend]:
     if len(waits) < _FEWEST_GAPS or min(waits) <= 0:
         return
     usual, wait = statistics.median(waits), now - times[-1]
+    # Files that were copied have the times of the copy.
+    if usual * 1e9 < _APART_NS:
+        return
     if _LATE * max(waits) < wait < _OVER * usual:
         text = "written %s ago, where one every %s is usual: training has ended, or hangs" % (_span(wait), _span(usual))
         yield _trend("CK087", cards[-1], text, cards[-2])

@@ -3,18 +3,32 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import json
 import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 import torch
 from safetensors.torch import save_file
 
-from tests.unit.payloads.check_ckpt.support import ENGINES, LONG_AGO, Heard, NothingError, audit, save
+from remoterun.payloads import check_ckpt
+from tests.unit.payloads.check_ckpt.support import (
+    ENGINES,
+    LONG_AGO,
+    Heard,
+    NothingError,
+    audit,
+    overwrite,
+    place_of,
+    save,
+)
+
+if TYPE_CHECKING:
+    from remoterun.remote.runtime import Context
 
 pytestmark = pytest.mark.torch
 
@@ -98,30 +112,90 @@ def test_a_copy_of_the_optimizer_alone_is_bad(tmp_path: Path) -> None:
     assert heard.of("CK081")["message"].startswith("the optimizer's moments are bit-identical to those of step_200.pt")
 
 
-def test_weights_of_long_ago_are_bad_in_the_record_as_soon_as_the_series_is_known(tmp_path: Path) -> None:
+def gone_back(folder: Path) -> Path:
+    """Lay out four checkpoints, of which the newest has the weights of the oldest."""
     one, two, three, four = trained(100, 200, 300, 400)
-    lay_out(tmp_path, [one, two, three, {**four, "model_state_dict": one["model_state_dict"]}])
-    for later in (WARM, 2 * WARM):
-        heard = audit(tmp_path, later=later)
+    return lay_out(folder, [one, two, three, {**four, "model_state_dict": one["model_state_dict"]}])
+
+
+def test_the_first_audit_says_of_weights_of_long_ago_what_the_next_one_says(tmp_path: Path) -> None:
+    gone_back(tmp_path)
+    cold, warm = audit(tmp_path, later=WARM), audit(tmp_path, later=2 * WARM)
+    for heard in (cold, warm):
         assert of_series(heard) == [("step_400", "CK084", "bad")]
+        assert [(each["name"], each["verdict"]) for each in heard.records] == [
+            ("step_400.pt", "bad"),
+            *((f"step_{step}.pt", "ok") for step in (300, 200, 100)),
+        ]
+        assert heard.records[0]["findings"] == ["CK084"]
         assert heard.summary["resume_from"] == "step_300.pt"
         assert heard.summary["verdicts"] == {"bad": 1, "ok": 3}
-        series = [record for record in heard.emitted if record["kind"] == "series"]
-        if later == WARM:
-            # By the time the oldest was read, the newest had been reported.
-            assert verdicts(heard)["step_400"] == "ok"
-            assert series == [
-                {
-                    "kind": "series",
-                    "name": "step_#.pt",
-                    "checkpoints": ["step_400.pt"],
-                    "verdict": "bad",
-                    "findings": ["CK084"],
-                }
-            ]
-        else:
-            assert verdicts(heard)["step_400"] == "bad"
-            assert series == []
+        assert {record["kind"] for record in heard.emitted} == {"checkpoint", "summary"}
+    assert ["cached" in each for each in (*cold.records, *warm.records)] == [False] * 4 + [True] * 4
+    assert cold.findings == warm.findings
+
+
+def test_a_long_audit_reports_what_it_has_read_and_tells_the_rest_behind(tmp_path: Path) -> None:
+    """By the time the oldest was read, the newest had been reported."""
+    heard = Heard({"root": str(gone_back(tmp_path)), "depth": 6, "engine": "auto", "cache": False})
+    minutes = itertools.count()
+    check_ckpt.run(cast("Context", heard), lambda: LONG_AGO + 60 * 60 + 60.0 * next(minutes))
+    assert of_series(heard) == [("step_400", "CK084", "bad")]
+    assert verdicts(heard)["step_400"] == "ok"
+    assert [record for record in heard.emitted if record["kind"] == "series"] == [
+        {
+            "kind": "series",
+            "name": "step_#.pt",
+            "checkpoints": ["step_400.pt"],
+            "verdict": "bad",
+            "findings": ["CK084"],
+        }
+    ]
+    assert heard.summary["resume_from"] == "step_300.pt"
+    assert heard.summary["verdicts"] == {"bad": 1, "ok": 3}
+
+
+@pytest.mark.parametrize(("source", "expected"), [(0, ("CK084", "bad")), (2, ("CK081", "suspect"))])
+def test_a_schedule_that_ends_at_zero_excuses_no_older_weights(
+    tmp_path: Path, source: int, expected: tuple[str, str]
+) -> None:
+    states = trained(100, 200, 300, 400)
+    states[3]["optimizer_state_dict"]["param_groups"][0]["lr"] = 0.0
+    assert_quiet(lay_out(tmp_path / "sound", states))
+    states[3]["model_state_dict"] = states[source]["model_state_dict"]
+    heard = audit(lay_out(tmp_path / "stale", states))
+    assert of_series(heard) == [("step_400", *expected)]
+    assert heard.summary["resume_from"] == "step_300.pt"
+
+
+def test_a_weight_that_became_zero_is_suspect_at_any_rate(tmp_path: Path) -> None:
+    states = trained(100, 200)
+    states[1]["optimizer_state_dict"]["param_groups"][0]["lr"] = 0.0
+    assert_quiet(lay_out(tmp_path / "sound", states))
+    states[1]["model_state_dict"]["2.weight"].zero_()
+    heard = audit(lay_out(tmp_path / "emptied", states))
+    assert of_series(heard) == [("step_200", "CK082", "suspect")]
+    assert heard.of("CK082")["data"]["tensors"] == ["model_state_dict.2.weight"]
+
+
+def test_an_adapter_that_begins_again_is_quiet(tmp_path: Path) -> None:
+    """Once it is merged into the model, its second factor is zero again."""
+    states = trained(100, 200)
+    for state in states:
+        state["model_state_dict"]["up.lora_B.weight"] = torch.randn(64, 8)
+    states[1]["model_state_dict"]["up.lora_B.weight"].zero_()
+    assert of_series(audit(lay_out(tmp_path, states))) == []
+
+
+def test_weights_of_an_earlier_step_in_a_torn_save_are_no_finding_of_their_own(tmp_path: Path) -> None:
+    one, two = trained(100, 200)
+    two["model_state_dict"]["0.weight"] = one["model_state_dict"]["0.weight"]
+    lay_out(tmp_path, [one, two])
+    assert of_series(audit(tmp_path)) == [("step_200", "CK080", "suspect")]
+    offset, size = place_of(tmp_path / "step_200.pt", "data/2")
+    overwrite(tmp_path / "step_200.pt", offset, (torch.randn(size // 4) / 32).numpy().tobytes())
+    heard = audit(tmp_path)
+    assert heard.rules() == {"CK022", "CK041", "CK069", "CK086"}, "and not CK080"
 
 
 def test_a_frozen_layer_is_no_fault(tmp_path: Path) -> None:
@@ -310,6 +384,7 @@ def test_the_end_of_a_schedule_is_quiet(tmp_path: Path) -> None:
     training = Training()
     states = [training.train_to(100)]
     training.optimizer.param_groups[0]["lr"] = 0.0
+    states[0]["optimizer_state_dict"]["param_groups"][0]["lr"] = 0.0
     assert_quiet(lay_out(tmp_path, [*states, training.train_to(200), training.train_to(300)]))
 
 

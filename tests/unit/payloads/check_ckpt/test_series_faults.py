@@ -14,6 +14,7 @@ from torch import nn
 from tests.unit.payloads.check_ckpt.support import audit, save, settle
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from tests.unit.payloads.check_ckpt.support import Heard
@@ -22,6 +23,15 @@ pytestmark = pytest.mark.torch
 
 _WIDTH, _STEPS = 32, (20, 40, 60)
 _LAST = f"step_{_STEPS[-1]}.pt"
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread() -> Iterator[None]:
+    """Train on one thread: matrices so small are slow on several."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
 
 
 def trained(

@@ -311,10 +311,18 @@ def _stub(order: int, model: str = "", moments: str = "", **more: Any) -> Card:
     return place._replace(model=model, moments=moments, step=order, **more)
 
 
+def reported(chains: Chains, link: Link) -> list[Link]:
+    """Give a checkpoint to the chains, and report at once what waits no longer."""
+    links = chains.add(link)
+    for each in links:
+        chains.settle(each)
+    return links
+
+
 def told(*cards: Card, known: tuple[Card, ...] = ()) -> tuple[dict[str, list[Found]], dict[str, list[Found]]]:
     """Give cards to the chains, the newest first, and return what is told of each in time, and late."""
     chains = Chains({"step_#.pt": len(cards)}, known, NOW)
-    released = [link for card in cards for link in chains.add(Link(card.path, Profile(card, list)))]
+    released = [link for card in cards for link in reported(chains, Link(card.path, Profile(card, list)))]
     assert [link.card for link in released] == list(cards)
     in_time = {link.card.name: link.found for link in released if link.found}
     late: dict[str, list[Found]] = {}
@@ -367,12 +375,26 @@ def test_a_stale_copy_made_again_and_again_names_the_one_before() -> None:
     [
         (_stub(300, "a"), ("CK084", "suspect", "step_100")),
         (_stub(300, "a", "a"), ("CK081", "bad", "step_100")),
-        (_stub(300, "a", "c", rates=(0.0, 0.0)), ("CK081", "info", "step_100")),
+        (_stub(300, "a", "c", rates=(0.0, 0.0)), ("CK084", "bad", "step_100")),
     ],
 )
 def test_what_a_copy_of_long_ago_is_depends_on_the_optimizer(younger: Card, expected: tuple[str, str, str]) -> None:
     _, late = told(younger, _stub(200, "b", "b"), _stub(100, "a", "a"))
     assert shown(late) == {"step_300": [expected]}
+
+
+@pytest.mark.parametrize(
+    ("rates", "moments", "expected"),
+    [((0.0,), "a", "info"), ((), "", "info"), ((9e-5,), "a", "suspect"), ((9e-5,), "c", "bad")],
+)
+def test_a_rate_of_zero_explains_weights_that_stand_still_where_it_was_zero_before(
+    rates: tuple[float, ...], moments: str, expected: str
+) -> None:
+    in_time, _ = told(_stub(200, "a", "c", rates=(0.0,)), _stub(100, "a", moments, rates=rates))
+    assert shown(in_time) == {"step_200": [("CK081", expected, "step_100")]}
+    assert in_time["step_200"][0].message.endswith(
+        "; the learning rate is 0, but was 9e-05 there" if rates == (9e-5,) else "; the learning rate is 0"
+    )
 
 
 def test_a_warm_up_may_begin_with_a_rate_of_zero() -> None:
@@ -386,7 +408,7 @@ def test_parts_that_are_seldom_trained_may_stay_as_they_are() -> None:
     series = "checkpoint-#/text_encoder/model.safetensors"
     cards = [_stub(step, "a")._replace(series=series) for step in (200, 100)]
     chains = Chains({series: 2}, (), NOW)
-    released = [link for card in cards for link in chains.add(Link(card.path, Profile(card, list)))]
+    released = [link for card in cards for link in reported(chains, Link(card.path, Profile(card, list)))]
     assert [(each.rule, severity(each)) for link in released for each in link.found] == [("CK081", "info")]
 
 
@@ -472,6 +494,13 @@ def test_a_checkpoint_that_is_late_is_told_while_it_may_matter() -> None:
     assert trend.found.message == "written 4 h ago, where one every 60 min is usual: training has ended, or hangs"
 
 
+def test_checkpoints_seconds_apart_are_never_late() -> None:
+    """They were copied, or are of something too short to wait for."""
+    for seconds in (0.3, 20):
+        cards = [card._replace(mtime_ns=int(card.order * seconds * 1e9)) for card in _series(1, 2, 3, 4, 5)]
+        assert trends(cards, 15 * seconds) == []
+
+
 def test_an_optimizer_out_of_step_is_suspect() -> None:
     steps = [100, 200, 300, 400, 500]
     made = {
@@ -537,7 +566,7 @@ def _far(path: str, order: float, step: float, optimizer_step: float) -> tuple[C
 def test_no_numbers_break_a_comparison(given_: list[tuple[Card, list[Mark]]], now: float) -> None:
     chains = Chains({"": len(given_)}, [card for card, _ in given_[::2]], now)
     links = [Link(card.path, Profile(card, lambda marks=marks: marks)) for card, marks in given_]  # type: ignore[misc]
-    released = [each for link in links for each in chains.add(link)]
+    released = [each for link in links for each in reported(chains, link)]
     assert released == links
     for found in [*(each for link in released for each in link.found), *(late.found for late in chains.late)]:
         json.dumps([found.message, found.data, found.evidence], allow_nan=False)

@@ -235,5 +235,7 @@ def test_hundreds_of_checkpoints_are_found_at_once(tmp_path: Path) -> None:
 
 def test_times_of_long_ago_are_told_in_days(steps: Path) -> None:
     write(steps / "step_50.tmp" / "c.pt", b"x")
-    assert " d ago" in audit(steps).of("CK067")["message"]
+    heard = audit(steps)
+    assert " d ago" in heard.of("CK067")["message"]
+    assert heard.of("CK026")["next_step"] == "", "nobody waits for it"
     assert LONG_AGO < 1_800_000_000

@@ -334,6 +334,41 @@ def test_r12_c_half_old_and_half_new_bytes(tmp_path: Path) -> None:
     assert (heard.rules(), heard.record["verdict"]) == ({"CK022", "CK041"}, "bad")
 
 
+def test_steps_that_rise_through_a_torn_file_are_bad(tmp_path: Path) -> None:
+    """As a save looks that many steps overtake: four of the first parameters, nine of the last one."""
+    state = training_state()
+    for key, step in enumerate((4, 4, 4, 4, 5, 5, 7, 9)):
+        state["optimizer_state_dict"]["state"][key]["step"].fill_(step)
+    heard = heard_of(state, tmp_path)
+    assert heard.of("CK040")["severity"] == "suspect"
+    path = tmp_path / "run" / "step_2000" / "c.pt"
+    offset, size = place_of(path, "data/4")
+    overwrite(path, offset, torch.randn(size // 4).numpy().tobytes())
+    heard = audit(path)
+    assert heard.rules() == {"CK022", "CK040", "CK041"}
+    assert heard.of("CK040")["severity"] == "bad"
+    assert "4 to 9: they rise from place to place" in heard.of("CK040")["message"]
+
+
+@pytest.mark.parametrize(
+    ("steps", "words"),
+    [
+        ((10, 10, 20, 20, 30, 30, 40, 40), "6 parameters took part in fewer steps"),
+        ((3, 3, 3, 3, 3, 3, 3, 9), "1 parameter took part in more steps than all others"),
+        ((9, 9, 3, 3, 3, 3, 3, 3), "2 parameters took part in more steps than all others"),
+    ],
+)
+def test_layers_that_are_thawed_one_after_the_other_are_information(
+    tmp_path: Path, steps: tuple[int, ...], words: str
+) -> None:
+    state = training_state()
+    for key, step in enumerate(steps):
+        state["optimizer_state_dict"]["state"][key]["step"].fill_(step)
+    found = heard_of(state, tmp_path).of("CK040")
+    assert found["severity"] == "info"
+    assert words in found["message"]
+
+
 def mixed(kind: str, *, seed: int = 0) -> dict[str, Any]:
     """Return a model in bfloat16 and the weights it is rounded from, where mixed-precision optimizers keep them."""
     model, optimizer = network(seed)

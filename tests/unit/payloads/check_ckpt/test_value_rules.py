@@ -232,6 +232,23 @@ def test_a_matrix_of_zeros_counts_by_what_should_have_moved_it(
     assert severity(heard_of(state, tmp_path), "CK006") == expected
 
 
+@pytest.mark.parametrize(
+    ("rate", "initial", "step", "expected"),
+    [(0.0, 1e-3, 3000, "suspect"), (0.0, 1e-3, 5, "info"), (0.0, 0.0, 3000, "info"), (1e-3, 1e-3, 3000, "suspect")],
+)
+def test_the_end_of_a_schedule_is_no_reason_for_zeros(
+    tmp_path: Path, rate: float, initial: float, step: int, expected: str
+) -> None:
+    state = normed(3)
+    state["model"]["out.weight"].zero_()
+    state["optimizer"]["param_groups"][0].update(lr=rate, initial_lr=initial)
+    for kept in state["optimizer"]["state"].values():
+        kept["step"].fill_(step)
+    assert severity(heard_of(state, tmp_path), "CK006") == expected
+    state["optimizer"]["param_groups"].append({**state["optimizer"]["param_groups"][0], "params": [], "lr": 1e-3})
+    assert severity(heard_of(state, tmp_path), "CK006") == ("info" if rate == 0 else "suspect"), "it may thaw later"
+
+
 def test_what_begins_at_zero_or_one_is_sound(tmp_path: Path) -> None:
     torch.manual_seed(0)
     model = Normed()
@@ -333,7 +350,9 @@ def wiped(path: Path, record: str, *, mend: bool) -> Path:
 @pytest.mark.parametrize("record", ["data/0", "data/2", "data/4", "data/6"])
 def test_r4_a_a_zeroed_page_that_its_checksum_gives_away(tmp_path: Path, engine: str, record: str) -> None:
     path = wiped(save(training_state(), tmp_path / "c.pt"), record, mend=False)
-    assert audit(path, engine=engine).rules() == {"CK007", "CK022"}
+    heard = audit(path, engine=engine)
+    assert heard.rules() == {"CK007", "CK022"}
+    assert heard.of("CK022")["next_step"].startswith("Go back"), "a page was lost: no word of optimizer steps"
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -362,6 +381,16 @@ def test_r4_b_zeros_that_fill_no_page_of_the_file(tmp_path: Path, engine: str, s
     assert (heard.rules(), heard.record["verdict"]) == ({"CK007"}, "suspect")
     assert heard.of("CK007")["data"]["tensor"] == "model_state_dict.1.weight"
     assert heard.of("CK007")["evidence"] == {"zeros": 1024, "trained": 1024, "elements": 4096}
+
+
+@pytest.mark.parametrize("start", [1024, 5000])
+def test_many_pages_of_zeros_need_not_begin_with_one(tmp_path: Path, start: int) -> None:
+    model, optimizer = network(width=128, layers=3)
+    state: dict[str, Any] = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": 1}
+    state["model"]["1.weight"].view(-1)[start : start + 8192] = 0
+    heard = heard_of(state, tmp_path)
+    assert (heard.rules(), heard.record["verdict"]) == ({"CK007"}, "suspect")
+    assert heard.of("CK007")["data"]["tensor"] == "model.1.weight"
 
 
 def pruned(weights: list[torch.Tensor], _: dict[str, Any]) -> None:

@@ -10,6 +10,7 @@ from typing import Dict, Iterator, List
 from ...model import Found, Number, Optimizer, count_of
 from ...records import Record
 from ..facts import Facts
+from ..integrity import is_torn
 from ..rule import BAD, INFO, SUSPECT
 
 # Up to here, these formats hold every integer.
@@ -17,6 +18,8 @@ _EXACT = {"bfloat16": 256, "float16": 2048}
 _PLAIN = ("", "optimizer", "optimizer_state_dict")
 # While a file is written, an optimizer makes a step or two, not ten.
 _SMALL = 2
+# By chance, so many counts hardly ever rise from place to place.
+_RISING = 4
 # The share of the parameters from which a block at the front is more than one that missed a step.
 _SHARE = 0.1
 
@@ -35,7 +38,7 @@ def _steps(facts: Facts) -> Iterator[Found]:
         if formats:
             yield _tell_format(optimizer, min(formats, key=lambda name: _EXACT[name]), max(steps))
         elif len(set(steps)) > 1:
-            verdict = _judge(steps, _groups(optimizer, keys))
+            verdict = _judge(steps, _groups(optimizer, keys), torn=is_torn(facts))
             yield _tell_steps(optimizer, keys, steps, verdict)
 
 
@@ -62,14 +65,21 @@ def _groups(optimizer: Optimizer, keys: List[str]) -> List[int]:
     return [known.get(key, -1) for key in keys]
 
 
-def _judge(steps: List[Number], groups: List[int]) -> _Verdict:
-    """Tell a torn snapshot from parameters that took part in fewer steps, by how the steps lie in the file."""
+def _judge(steps: List[Number], groups: List[int], *, torn: bool) -> _Verdict:
+    """Tell a torn snapshot from parameters that took part in fewer steps, by how the steps lie in the file.
+
+    `torn` tells that tensors of the file changed while it was written.
+    """
     runs = [(step, len(list(run))) for step, run in itertools.groupby(steps)]
     counts = collections.Counter(steps)
     usual = max(counts, key=lambda step: (counts[step], step))
     small = max(steps) - min(steps) <= _SMALL
     if len(set(zip(groups, steps))) == len(set(groups)):
         return _Verdict(INFO, "each group has a count of its own, as when groups are added later", [])
+    rises = [after - before for (before, _), (after, _) in zip(runs, runs[1:])]
+    if min(rises) > 0 and (torn or (len(runs) >= _RISING and max(rises) <= _SMALL)):
+        words = "they rise from place to place, as when the optimizer steps while the file is written"
+        return _Verdict(BAD if torn else SUSPECT, words, [at for at, step in enumerate(steps) if step > steps[0]])
     if small and len(runs) == 2 and runs[0][0] < runs[1][0]:
         return _judge_halves(steps, runs[0][1])
     ahead = [index for index, step in enumerate(steps) if step > usual]
@@ -78,6 +88,9 @@ def _judge(steps: List[Number], groups: List[int]) -> _Verdict:
         words = "%s is ahead of all others" if len(ahead) == 1 else "%s are ahead of all others"
         return _Verdict(BAD if together else SUSPECT, words % count_of(len(ahead), "parameter"), ahead)
     behind = [index for index, step in enumerate(steps) if step < usual]
+    if not behind:
+        words = "%s took part in more steps than all others, as where layers are thawed later"
+        return _Verdict(INFO, words % count_of(len(ahead), "parameter"), ahead)
     words = "%s took part in fewer steps, as frozen layers and unused experts do"
     return _Verdict(INFO, words % count_of(len(behind), "parameter"), behind)
 

@@ -8,7 +8,7 @@ from typing import Dict, Iterator, List, Optional, Tuple
 from ...model import EMA, MASTER, MODEL, OPTIMIZER, Found, Tensor, count_of, row_major
 from ...records import Record
 from ...scan.stats import Stats
-from ..facts import Facts, Kept
+from ..facts import EARLY, Facts, Kept
 from ..names import BIAS, BUFFER, LORA_SECOND, MASK, NORM
 from ..parameters import SHAPED
 from ..rule import INFO, SUSPECT
@@ -18,8 +18,6 @@ _WEIGHTS = (MODEL, EMA, MASTER)
 _FEW = 16
 # A model with less in it may be anything.
 _SOME = 1024
-# What is initialised with zeros has moved by then, if it is ever to move.
-_EARLY = 100
 _FINE = ("float32", "float64")
 _PAGE = 4096
 # What is less wide than this has no rows that zeros could fill.
@@ -87,7 +85,7 @@ def _severity(facts: Facts, tensor: Tensor, stats: Stats, kept: Optional[Kept]) 
         return SUSPECT
     if BIAS.search(tensor.name) or not (matrix or NORM.search(tensor.name)):
         return None
-    late = facts.step is not None and facts.step >= _EARLY
+    late = facts.step is not None and facts.step >= EARLY
     if zero:
         return SUSPECT if late and kept is None and not _may_be_frozen(facts, tensor) else INFO
     return INFO if late else None
@@ -142,8 +140,11 @@ def _blank(facts: Facts, tensor: Tensor, stats: Stats) -> Optional[_Blank]:
         return None
     runs = _elements(facts, tensor, stats)
     listed = sum(stop - start for start, stop in runs)
-    others = max(0, stats.zeros - max(listed, stats.zero_pages * _PAGE // tensor.dtype.size))
-    return None if others > _SPARSE * (stats.elements - stats.zeros) else _Blank(runs, others)
+    page = _PAGE // tensor.dtype.size
+    others = max(0, stats.zeros - max(listed, stats.zero_pages * page))
+    # What is zero need not begin and end with pages.
+    inside = others - 2 * page * len(runs)
+    return None if inside > _SPARSE * (stats.elements - stats.zeros) else _Blank(runs, others)
 
 
 def _elements(facts: Facts, tensor: Tensor, stats: Stats) -> List[Tuple[int, int]]:
