@@ -41,7 +41,7 @@ class GoingOnError(HistoryError):
 def attach(run: RunArgument, *, flags: Flags) -> int:
     """Follow a run that goes on without us, from its beginning to its end: one detached, or one whose process is gone.
 
-    Ctrl-C ends the run, as it does everywhere else.
+    Ctrl-C leaves it at work, for its lease; `remoterun cancel` ends it.
     """
     return _take_up(run, flags, Manner.ATTACH)[1]
 
@@ -88,7 +88,7 @@ def _take_up(name: str, flags: Flags, manner: Manner) -> tuple[Run, int]:
         with History.open(default_folder()) as history:
             kept = history.find(name)
             if kept.running:
-                raise GoingOnError(f"run {kept.run_id} is going on in another process: Ctrl-C there ends it")
+                raise GoingOnError(f"run {kept.run_id} is followed by another process: press Ctrl-C there first")
             earlier, plan = history.run(kept), _plan_of(history, kept, anything=bool(flags.on))
     except HistoryError as error:
         if isinstance(error, GoingOnError | PlanError) or not _RUN_ID.fullmatch(name):

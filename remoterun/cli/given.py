@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import stat
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -38,6 +40,20 @@ class StandardInput:
         if len(data) > _STDIN_MAX:
             raise ConfigError(f"{flag}: standard input is larger than {_STDIN_MAX >> 20} MiB")
         return data
+
+
+def something_unread() -> bool:
+    """Tell whether standard input is a pipe or a file with something to read, without taking any of it."""
+    from fcntl import ioctl
+    from termios import FIONREAD
+
+    try:
+        kind = os.fstat(0)
+        if stat.S_ISREG(kind.st_mode):
+            return os.lseek(0, 0, os.SEEK_CUR) < kind.st_size
+        return stat.S_ISFIFO(kind.st_mode) and any(ioctl(0, FIONREAD, bytes(4)))
+    except OSError:  # it is closed
+        return False
 
 
 def patterns(given: Sequence[str] | None, flag: str, stdin: StandardInput) -> tuple[str, ...]:

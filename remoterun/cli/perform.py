@@ -18,7 +18,7 @@ from remoterun.cli.backlog import Backlog
 from remoterun.cli.eventsink import EventSink, events_of, to_all
 from remoterun.cli.options import Format, Showing
 from remoterun.cli.output import no_output, read_to_the_end, tell, use_color, write, write_document, write_pieces
-from remoterun.console.outlet import Outlet
+from remoterun.console.outlet import Outlet, same_place
 from remoterun.errors import ConfigError, Problem, clean
 from remoterun.events import OutcomeReady, TargetMoved
 from remoterun.model import Manner, PayloadWork, Phase, RunStatus, Status
@@ -159,6 +159,7 @@ class _Performance:
             is_terminal=sys.stderr.isatty() and os.environ.get("TERM") != "dumb",
             output=sys.stdout if streams_out else None,
             on_output_closed=self._reader_gone if streams_out else None,
+            followed=self._showing.output is Format.TABLE and same_place(sys.stderr, sys.stdout),
             hurried=signals.hurried,
         )
 
@@ -198,13 +199,14 @@ class _Performance:
         signals.handle(handle)
 
     def _end(self, console: Console, number: int) -> None:
-        """End the run in an orderly way by the first signal, and at once by the second."""
+        """End the run in an orderly way by the first signal, and at once by the second; or only what looks after it."""
         if self._ending:
-            console.left(tuple(self._pending))
+            if not self._manner.lets_go_on:
+                console.left(tuple(self._pending))
             self._control.abort()
             return
         self._ending = True
-        if number == signal.SIGINT:
+        if number == signal.SIGINT and not self._manner.lets_go_on:
             console.cancelling()
         self._control.cancel(RunStatus.TERMINATED if number == signal.SIGTERM else RunStatus.INTERRUPTED)
 

@@ -12,6 +12,7 @@ from remoterun.api import Project
 from remoterun.cli import completing
 from remoterun.cli.apart import metrics_file
 from remoterun.cli.dryrun import show_plan
+from remoterun.cli.given import something_unread
 from remoterun.cli.options import (
     DetachOption,
     Flags,
@@ -21,6 +22,7 @@ from remoterun.cli.options import (
     SetOption,
     SeverityOption,
 )
+from remoterun.cli.output import tell
 from remoterun.cli.perform import detachable, perform
 from remoterun.cli.sharing import taking
 from remoterun.cli.values import rule_changes, word
@@ -77,7 +79,10 @@ def run(
     detach: DetachOption = False,
     flags: Flags,
 ) -> int:
-    """Run a local Python file in the targets' environments, with exact arguments; nothing is installed there."""
+    """Run a local Python file in the targets' environments, with exact arguments; nothing is installed there.
+
+    The script's own standard input is empty.
+    """
     name, source = _read_script(script)
     work = ScriptWork(name=name, source=source, args=tuple(word(text) for text in args or ()))
     return _program(name, work, flags, own_status=exit_status, detach=detach)
@@ -93,7 +98,10 @@ def exec_(
     detach: DetachOption = False,
     flags: Flags,
 ) -> int:
-    """Run any program on targets, word for word: no shell in between."""
+    """Run any program on targets, word for word: no shell in between.
+
+    The program's standard input is empty: nothing that is piped in here reaches it.
+    """
     return _program(
         argv[0], ExecWork(argv=tuple(word(text) for text in argv)), flags, own_status=exit_status, detach=detach
     )
@@ -111,6 +119,8 @@ def _program(name: str, work: ScriptWork | ExecWork, flags: Flags, *, own_status
         raise ConfigError(f"--exit-status needs exactly one target; {len(plan.jobs)} were chosen")
     if flags.dry_run:
         return show_plan(plan, flags.output)
+    if not flags.quiet and something_unread():
+        tell("remoterun: what is on standard input is not passed on: programs on targets get none\n")
     manner = Manner.LEAVE if detach else Manner.FOLLOW
     run, status = perform(plan, flags.showing(), programs=True, manner=manner)
     own = run.outcomes[0].exit_status

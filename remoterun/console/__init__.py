@@ -75,6 +75,7 @@ class Console:
         height: rows, likewise.
         clock: returns monotonic seconds.
         on_output_closed: called once with the error, when `output` can't be written any more.
+        followed: `stream` gets the result of the run as well, right when it is over.
         hurried: tells whether to give a reader of `stream` up that takes nothing.
     """
 
@@ -90,6 +91,7 @@ class Console:
         height: int = 24,
         clock: Callable[[], float] = time.monotonic,
         on_output_closed: Callable[[Exception], None] | None = None,
+        followed: bool = False,
         hurried: Callable[[], bool] | None = None,
     ) -> None:
         shared = output is not None and same_place(stream, output)
@@ -101,6 +103,7 @@ class Console:
         self._color = color
         self._verbosity = verbosity
         self._clock = clock
+        self._followed = followed
         self._hurried = hurried
         self._size: Callable[[], tuple[int, int]] = lambda: _size_of(stream, (width, height))
         self._screen = Screen(self._err, color=color) if is_terminal and verbosity >= 0 else None
@@ -227,7 +230,8 @@ class Console:
 
     def _speaks_for_itself(self) -> bool:
         """Tell whether lines for outcomes would only repeat what programs print, or a result that comes at once."""
-        return self._board.streams or (self._screen is not None and len(self._board.targets) == 1)
+        at_once = self._screen is not None or (self._followed and not self._board.several_steps)
+        return self._board.streams or (at_once and len(self._board.targets) == 1)
 
     def _remark(self, verbosity: int, target: str, text: str) -> None:
         if self._verbosity >= verbosity:

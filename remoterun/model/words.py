@@ -89,3 +89,8 @@ class Manner(StrEnum):
     def starts(self) -> bool:
         """Tell whether something may be started."""
         return self in (Manner.FOLLOW, Manner.LEAVE)
+
+    @property
+    def lets_go_on(self) -> bool:
+        """Tell whether the run is left at work where whoever looks after it is ended."""
+        return self in (Manner.ATTACH, Manner.COLLECT)

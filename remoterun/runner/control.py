@@ -13,7 +13,10 @@ if TYPE_CHECKING:
 
 
 class Control:
-    """Cancel a run from outside: `cancel` asks every target to end and confirm, `abort` leaves at once."""
+    """Cancel a run from outside: `cancel` asks every target to end and confirm, `abort` leaves at once.
+
+    Of a run that was only looked at, `cancel` leaves the targets at work.
+    """
 
     def __init__(self) -> None:
         self.ended_as: RunStatus | None = None
@@ -28,9 +31,13 @@ class Control:
         """Start nothing more, end what runs, wait for the confirmations; the first one gives the run its status."""
         self.ended_as = self.ended_as or status
         for task, conversation in list(self._active.items()):
-            if conversation is None or conversation.phase is Phase.ENTER or conversation.leaves_alone:
+            if conversation is None or conversation.phase is Phase.ENTER:
                 # Nothing was started there: a leg that finds its stdin at the end starts nothing.
                 task.cancel()
+            elif conversation.dialogue.manner.lets_go_on:
+                if conversation.dialogue.collector.result is None:
+                    conversation.left = True
+                    task.cancel()
             else:
                 conversation.cancel(cancelled())
 

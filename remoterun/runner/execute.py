@@ -108,7 +108,8 @@ class _Carrying:
 
     async def _one(self, job: Job, *, goes_on: bool) -> Outcome:
         if self._control.cancelled or not goes_on:
-            return _not_started(job, after_cancel=self._control.cancelled)
+            error = cancelled() if self._control.cancelled else _earlier_step(job)
+            return _not_started(job, None if self._manner.lets_go_on else ErrorInfo.of(error))
         key = f"{self._plan.run_id}/{job.target.id}/{job.step}"
         work = JobRun(
             *(job, key, self._packed, self._on_event, self._control, self._manner, self._vault),
@@ -118,15 +119,18 @@ class _Carrying:
         return self._vault.cleaned(await work.outcome(self._pool))
 
 
-def _not_started(job: Job, *, after_cancel: bool) -> Outcome:
-    earlier = TargetError("earlier_step", f"step {job.step - 1} of {job.target.id} did not succeed")
-    error = cancelled() if after_cancel else earlier
+def _earlier_step(job: Job) -> TargetError:
+    return TargetError("earlier_step", f"step {job.step - 1} of {job.target.id} did not succeed")
+
+
+def _not_started(job: Job, error: ErrorInfo | None) -> Outcome:
+    """Make the outcome of a job that nothing was done for; without an error, its target may be at work."""
     return Outcome(
         target=job.target.id,
         name=job.target.name,
         step=job.step,
-        status=Status(CODES[error.code].status),
+        status=Status(CODES[error.code].status) if error else Status.RUNNING,
         phase=Phase.PLAN,
-        error=ErrorInfo.of(error),
+        error=error,
         payload=payload_of(job),
     )

@@ -77,6 +77,8 @@ class JobRun:
         except asyncio.CancelledError:
             if not self._control.cancelled:
                 raise
+            if self._dialogue.manner.lets_go_on:
+                return self._finish(Status.RUNNING, None)
             return self._finish(Status.CANCELLED, ErrorInfo.of(self._unconfirmed()))
         except Exception as error:
             import traceback

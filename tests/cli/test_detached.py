@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import signal
 import sqlite3
 import subprocess
 import sys
@@ -12,6 +14,7 @@ import pytest
 
 from tests.support.lab import wait_for
 from tests.support.project import REMOTERUN, Project, Result
+from tests.support.started import Started
 
 INVENTORY = f"""\
 defaults: {{python: {sys.executable}}}
@@ -113,3 +116,24 @@ def test_each_target_of_a_run_of_another_machine_is_kept_and_found_again(
     # Nobody has to say any more where it runs.
     fetched(project, run_id)
     assert statuses(show(run_id)) == {"run": "ok", "one": "ok", "two": "ok"}
+
+
+def test_ctrl_c_leaves_a_run_at_work_that_was_only_followed(project: Project) -> None:
+    words = ("--detach", "--lease", "5m", "--targets-at-once", "1", "--output", "json")
+    run_id = str(project.run("play", "slow", *words).document["run_id"])
+    with Started(project.argv("attach", run_id, "--output", "jsonl")) as following:
+        following.says(rb'"type": ?"record"')
+        # The second target has to wait for its turn to be followed.
+        done = following.end(signal.SIGINT)
+    assert done.status == 130
+    assert f"remoterun cancel {run_id}" in done.stderr
+    assert "not confirmed" not in done.stderr
+    last = json.loads(done.stdout.splitlines()[-1])
+    assert (last["status"], last["counts"]["running"]) == ("interrupted", 2)
+    assert statuses(show(run_id)) == {"run": "detached", "one": "running", "two": "running"}
+    for name in ("one", "two"):
+        (project.folder / name).unlink()
+    fetched(project, run_id)
+    whole = show(run_id)
+    assert statuses(whole) == {"run": "ok", "one": "ok", "two": "ok"}
+    assert [outcome["records"] for outcome in whole.document["outcomes"]] == [[{"n": 1}]] * 2

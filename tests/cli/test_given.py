@@ -260,3 +260,30 @@ def test_a_full_disk_is_told(project: Project) -> None:
     assert (result.status, result.stdout) == (3, b"")
     assert "No space left" in result.stderr
     assert project.run("play", "say", "--on", "one", "--output", "json", "-o", "/dev/full").stdout == b""
+
+
+# --- standard input that nobody asked for -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("said", "told"), [(b"hi", True), (b"", False)])
+def test_a_program_gets_no_standard_input_and_that_is_said(project: Project, said: bytes, told: bool) -> None:
+    done = project.run("exec", "--on", "one", "--", "cat", stdin=said)
+    assert (done.status, done.stdout) == (0, b"")
+    assert ("what is on standard input is not passed on" in done.stderr) is told
+
+
+def test_a_file_on_standard_input_is_not_passed_on_either(project: Project) -> None:
+    data = project.folder / "data"
+    data.write_text("hi", "utf-8")
+    with data.open("rb") as file:
+        done = subprocess.run(
+            project.argv("exec", "--on", "one", "--", "cat"), stdin=file, capture_output=True, timeout=60, check=False
+        )
+        assert (done.returncode, done.stdout, file.tell()) == (0, b"", 0)
+    assert b"is not passed on" in done.stderr
+
+
+def test_a_script_on_standard_input_is_none_of_its_data(project: Project) -> None:
+    done = project.run("run", "-", "--on", "one", stdin=b"print(input())")
+    assert "is not passed on" not in done.stderr
+    assert "EOFError" in done.stderr

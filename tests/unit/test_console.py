@@ -111,6 +111,16 @@ def test_without_a_terminal_each_outcome_is_a_plain_line() -> None:
     ]
 
 
+@pytest.mark.parametrize(("targets", "lines"), [(("kpro6/200",), 0), (("kpro6/200", "kpro6/201"), 1)])
+def test_the_line_of_the_only_target_is_left_to_a_result_that_follows(targets: tuple[str, ...], lines: int) -> None:
+    stderr = io.StringIO()
+    with Console(stderr, is_terminal=False, followed=True) as console:
+        console(started(plan_of(*targets)))
+        console(done())
+    assert stderr.getvalue().count("kpro6/200  ok") == lines
+    assert "kpro6/200  ok" in plain(started(plan_of("kpro6/200")), done(), programs=False)[0]
+
+
 def test_quiet_says_nothing() -> None:
     assert plain(*events_of(mixed_run()), verbosity=-1) == ("", b"")
 
