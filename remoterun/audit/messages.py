@@ -21,7 +21,7 @@ _MOST_CHARS: Final = 4000
 _TITLES: Final = (
     ("failed", "audit failed"),
     ("new", "new"),
-    ("unreachable", "unreachable"),
+    ("unreachable", "without a result"),
     ("cleared", "cleared"),
     ("reachable", "back"),
     ("working", "audit works again"),

@@ -26,8 +26,6 @@ _MOST_NAMED: Final = 3
 _LONGEST: Final = 240
 _TARGET_WORDS: Final[Mapping[Kind, str]] = MappingProxyType(
     {
-        Kind.TARGET_UNREACHABLE: "unreachable",
-        Kind.TARGET_FAILED: "no result",
         Kind.TARGET_BACK: "results again",
         Kind.TARGET_NEW: "new target",
         Kind.TARGET_LEFT: "not audited any more",
@@ -64,7 +62,7 @@ def _sentences(audit: Audit) -> Iterator[str]:
     for run in audit.runs:
         yield from _of_run(run, compared.get(run.run_id))
     for problem in audit.problems:
-        yield f"{_capital(_short(problem))}."
+        yield _sentence(problem)
     if audit.ended_as is not None:
         yield f"It was {audit.ended_as} before it was done: nothing was compared, and nobody was told."
     for failure in audit.delivery.failed:
@@ -81,17 +79,32 @@ def _of_run(run: Run, difference: Difference | None) -> Iterator[str]:
         return
     yield f"{said}: {counts_text(difference)}."
     folds = [folded for folded in fold(difference.changes) if not folded.change.routine]
-    for folded in folds[:_MOST_TOLD]:
-        yield f"{_capital(_short(_told(folded)))}."
-    if len(folds) > _MOST_TOLD:
-        yield f"And {len(folds) - _MOST_TOLD} more."
-    just_told = {target for folded in folds[:_MOST_TOLD] if _falls_silent(folded.change) for target in folded.targets}
+    alike = _alike(folds)
+    told, left_out = alike[:_MOST_TOLD], alike[_MOST_TOLD:]
+    for first, *others in told:
+        yield _sentence(_told(first, 1 + len(others)))
+    if left_out:
+        yield f"And {sum(map(len, left_out))} more."
+    just_told = {target for first, *_ in told if _falls_silent(first.change) for target in first.targets}
     lasting = [each for each in difference.silent if each.runs > 1 and each.target not in just_told]
     if lasting:
         yield f"Still no result: {_many([_silence(silence) for silence in lasting])}."
     # Whatever somebody has played in between: an audit is compared with the last one.
     before = difference.before
     yield f"More: remoterun diff {before.run_id} {run.run_id}." if before else f"More: remoterun show {run.run_id}."
+
+
+def _alike(folds: Sequence[Fold]) -> list[list[Fold]]:
+    """Put together what differs in nothing but the tensor: a damaged checkpoint may have a finding for each."""
+    groups: dict[tuple[object, ...], list[Fold]] = {}
+    for number, folded in enumerate(folds):
+        change = folded.change
+        key: tuple[object, ...] = (number,)
+        if isinstance(change, FindingChange) and change.identity.tensor:
+            found, since = change.finding, change.since
+            key = (change.kind, folded.targets, found.subject, found.rule, found.severity, since, change.vanished)
+        groups.setdefault(key, []).append(folded)
+    return list(groups.values())
 
 
 def _falls_silent(change: Change) -> bool:
@@ -119,11 +132,15 @@ def counts_text(difference: Difference) -> str:
     return ", ".join(_count(count, word) + more for count, word, more in words if count) or "nothing new"
 
 
-def _told(folded: Fold) -> str:
-    """Say what changed, and where: as messages of alerts do, but equal changes of several targets once."""
+def _told(folded: Fold, count: int) -> str:
+    """Say what changed, and where: as messages of alerts do, but equal changes of several targets once.
+
+    `count` tells how many of the kind there are, this one among them.
+    """
     change, where = folded.change, _many(folded.targets)
     if isinstance(change, FindingChange):
         what = f"{where}: {change.finding.subject}: {change.finding.rule} {change.finding.severity}"
+        what += f" ({count} of them)" if count > 1 else ""
         if change.kind is Kind.FINDING_NEW:
             return f"new: {what}: {change.finding.message}"
         gone = "; its checkpoint is gone" if change.vanished else ""
@@ -131,7 +148,8 @@ def _told(folded: Fold) -> str:
     if isinstance(change, TargetChange):
         back = f" after {change.runs} times without" if change.kind is Kind.TARGET_BACK else ""
         message = without_place(change.message, change.target)
-        return f"{_TARGET_WORDS[change.kind]}: {where}{back}" + (f": {message}" if message else "")
+        word = _TARGET_WORDS.get(change.kind) or (change.status.value if change.status else "no result")
+        return f"{word}: {where}{back}" + (f": {message}" if message else "")
     if isinstance(change, FactChange) and change.fact == "boot_id":
         return f"started anew: {where}"
     if isinstance(change, FactChange):
@@ -162,6 +180,12 @@ def _time(moment: str) -> str:
 
 def _short(text: str) -> str:
     return clip(clean(text), _LONGEST).rstrip(".")
+
+
+def _sentence(text: str) -> str:
+    """Begin and end a sentence; a list that goes on, or was cut, keeps its dots."""
+    said = clip(clean(text), _LONGEST)
+    return _capital(said if said.endswith("...") else f"{said.rstrip('.')}.")
 
 
 def _capital(text: str) -> str:

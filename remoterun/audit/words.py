@@ -21,7 +21,7 @@ TEMPLATES: Final[Mapping[str, str]] = MappingProxyType(
     {
         "new": "new: $target: $subject: $rule $severity: $message",
         "cleared": "cleared: $target: $subject: $rule $severity, since $since",
-        "unreachable": "unreachable: $target: no result $count times in a row, since $since: $message",
+        "unreachable": "no result: $target: $count times in a row, since $since: $message",
         "reachable": "back: $target gives results again, after $count times without",
         "failed": "the audit itself failed: $message",
         "working": "the audit itself works again: it had failed since $since",

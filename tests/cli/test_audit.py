@@ -231,12 +231,12 @@ def test_a_target_without_a_result_is_said_each_time_and_told_once(fleet: Fleet,
     (fleet.folder / "one").rename(fleet.folder / "elsewhere")
     results = [fleet.audit() for _ in range(3)]
     assert [result.status for result in results] == [3, 3, 3]
-    assert "No result: one:" in text(results[0])
+    assert "Failed: one:" in text(results[0])
     assert "Still no result: one (3 times in a row, since 20" in text(results[2])
     (fleet.folder / "elsewhere").rename(fleet.folder / "one")
     assert "Results again: one after 3 times without" in text(fleet.audit())
     first, second = chat.bodies
-    assert first.startswith("unreachable: one: no result 2 times in a row, since 20")
+    assert first.startswith("no result: one: 2 times in a row, since 20")
     assert second == "back: one gives results again, after 3 times without"
 
 

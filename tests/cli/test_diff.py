@@ -332,7 +332,7 @@ def test_a_target_that_cannot_be_entered_is_unknown(project: Project) -> None:
     assert [(each["target"], each["runs"], each["code"]) for each in document["silent"]] == [
         ("two", 1, "interpreter_missing")
     ]
-    assert "two  unreachable  interpreter_missing: " in _cli("diff").stdout.decode()
+    assert "two  failed  interpreter_missing: " in _cli("diff").stdout.decode()
 
 
 REFUSED = (

@@ -15,7 +15,7 @@ from remoterun.audit.lock import Holder
 from remoterun.audit.notify import Delivery
 from remoterun.audit.outcome import Audit, Cut, exit_code
 from remoterun.audit.summary import paragraph
-from remoterun.compare import compare
+from remoterun.compare import compare, difference_text
 from remoterun.model import Finding, Outcome, Phase, Run, RunStatus, Severity, Status
 from tests.support.project import strict_json
 from tests.support.runs import CHECK_CKPT, checkpoint, error, run_of, runs
@@ -82,6 +82,36 @@ def test_a_finding_of_many_targets_is_said_once() -> None:
         "New: k/200, k/201, k/202 and 2 more: step_1: CK010 bad: 3 NaN in w. "
         "More: remoterun diff run-1 run-2."
     )
+
+
+def test_findings_of_several_tensors_are_said_once() -> None:
+    torn = [
+        Finding(
+            rule="CK022",
+            severity=Severity.BAD,
+            subject="step_1",
+            message=f"w{number} has another CRC-32",
+            data={"tensors": [f"w{number}"], "record": f"data/{number}"},
+        )
+        for number in range(8)
+    ]
+    broken = replace(bad("a"), findings=(*torn, *bad("a").findings))
+    new, over = audit([ok("a")], [broken]), audit([broken], [ok("a")])
+    assert said(new).partition("9 new findings. ")[2] == (
+        "New: a: step_1: CK010 bad: 3 NaN in w. New: a: step_1: CK022 bad (8 of them): w0 has another CRC-32. "
+        "More: remoterun diff run-1 run-2."
+    )
+    assert said(over).count("Cleared: a: step_1: CK022 bad (8 of them), there since 2026-03-01 02:00 UTC.") == 1
+    assert said(over).count("Cleared") == 2
+
+
+def test_a_target_without_a_result_has_the_status_of_its_run() -> None:
+    stopped = error("guest_stopped", "a: container 202 is not running")
+    failed = Outcome(target="a", name=None, step=0, status=Status.FAILED, phase=Phase.ENTER, error=stopped)
+    over = audit([ok("a"), ok("b")], [failed, silent("b")])
+    assert "Failed: a: container 202 is not running. Unreachable: b: nothing listens. " in said(over)
+    told = difference_text(over.differences[0], width=100, color=False)
+    assert "  a  failed  guest_stopped: container 202 is not running\n" in told
 
 
 def test_what_is_cleared_and_what_is_silent() -> None:

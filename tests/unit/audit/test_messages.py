@@ -30,11 +30,11 @@ def test_one_of_each() -> None:
         Event(template="failed", message="audit.json could not be written"),
     ]
     made = message("fleet", events, TEMPLATES)
-    assert made.title == "remoterun fleet: audit failed, 1 new, 1 unreachable, 1 cleared"
+    assert made.title == "remoterun fleet: audit failed, 1 new, 1 without a result, 1 cleared"
     assert made.body.splitlines() == [
         "the audit itself failed: audit.json could not be written",
         "new: kpro6/200: step_2029: CK010 bad: 152 NaN in the weights",
-        "unreachable: b: no result 2 times in a row, since 2026-01-01T00:00:00Z: nothing listens",
+        "no result: b: 2 times in a row, since 2026-01-01T00:00:00Z: nothing listens",
         "cleared: a: s: CK001 bad, since 2026-01-01T00:00:00Z",
     ]
 
