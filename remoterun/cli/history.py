@@ -23,6 +23,7 @@ from remoterun.model import ExecWork, Json, Plan, RunStatus, ScriptWork, Status
 SCHEMA = "remoterun/runs/1"
 # What ended without saying what is the matter with the target.
 _UNFINISHED = frozenset({Status.LOST, Status.CANCELLED, Status.NOT_STARTED})
+_WIDEST_TARGET = 32
 
 RunArgument = Annotated[
     str,
@@ -43,7 +44,7 @@ def runs(
     with History.open(default_folder()) as history:
         found = history.runs(limit)
     if output is Format.TABLE:
-        write_rows([("RUN", "PLAYBOOK", "STATUS", "OUTCOMES"), *map(_row, found)])
+        write_rows([("RUN", "PLAYBOOK", "TARGET", "STATUS", "OUTCOMES"), *map(_row, found)])
     else:
         document: dict[str, Json] = {"schema": SCHEMA, "runs": [_describe(run) for run in found]}
         write_json(document, indent=output.indent)
@@ -58,7 +59,15 @@ def _row(kept: Kept) -> tuple[str, ...]:
     more = f"{missing} without an outcome"
     if kept.running or kept.status is RunStatus.DETACHED:
         more = f"{missing} to come" if kept.running else f"{missing} at work"
-    return kept.run_id, kept.playbook, _status(kept), ", ".join(filter(None, (counts, more if missing else "")))
+    outcomes = ", ".join(filter(None, (counts, more if missing else "")))
+    return kept.run_id, kept.playbook, _where(kept), _status(kept), outcomes
+
+
+def _where(kept: Kept) -> str:
+    """Name the only target of a run, of a long path its end; or count them."""
+    if kept.target is None:
+        return f"{kept.targets} targets"
+    return kept.target if len(kept.target) <= _WIDEST_TARGET else f"...{kept.target[3 - _WIDEST_TARGET :]}"
 
 
 def _status(kept: Kept) -> str:
@@ -75,6 +84,8 @@ def _describe(kept: Kept) -> dict[str, Json]:
         "status": _status(kept),
         "started_at": kept.started_at,
         "finished_at": kept.finished_at,
+        "target": kept.target,
+        "targets": kept.targets,
         "jobs": kept.jobs,
         "counts": dict(kept.counts),
     }

@@ -56,7 +56,8 @@ class Kept:
     """Describe one run of the history; `status` is None for one that was cut, `running` while it goes on.
 
     `project` is the folder that it comes from; see `project_name`.
-    `counts` are its outcomes by status; `jobs` says how many there ought to be.
+    `counts` are its outcomes by status; `jobs` says how many there ought to be, and `targets` on how many targets;
+    `target` is the only one of these, None for several.
     """
 
     run_id: str
@@ -66,6 +67,8 @@ class Kept:
     finished_at: str | None
     status: RunStatus | None
     running: bool
+    target: str | None
+    targets: int
     jobs: int
     counts: Mapping[str, int]
 
@@ -154,6 +157,9 @@ class History:
         counts = dict(
             self._database.execute("SELECT status, count(*) FROM jobs WHERE run = ? GROUP BY status", (number,))
         )
+        targets, first = self._database.execute(
+            "SELECT count(DISTINCT target), min(target) FROM jobs WHERE run = ?", (number,)
+        ).fetchone()
         with reading():
             known = None if status is None else RunStatus(status)
         return Kept(
@@ -164,6 +170,8 @@ class History:
             finished_at=finished_at,
             status=known,
             running=status is None and is_running(self._folder, run_id),
+            target=first if targets == 1 else None,
+            targets=targets,
             jobs=sum(counts.values()),
             counts={status: count for status, count in counts.items() if status is not None},
         )

@@ -335,7 +335,7 @@ def test_runs_are_counted_in_the_words_of_the_table(project: Project) -> None:
     project.payload("doubt", "def run(ctx):\n    ctx.finding('R1', 'suspect', 'n 2', 'it is even')\n")
     played = project.run("play", "doubt")
     assert b"1 with findings" in played.stdout
-    assert bare("runs").stdout.decode().splitlines()[1].endswith("doubt     findings  1 with findings")
+    assert bare("runs").stdout.decode().splitlines()[1].endswith("doubt     here    findings  1 with findings")
 
 
 def test_a_schema_of_nothing_is_told_with_the_nearest_name() -> None:

@@ -239,10 +239,14 @@ def test_runs_are_listed_and_forgotten(project: Project) -> None:
     assert "no run has been kept" in told
     project.run("play", "count", "--on", "all")
     _, text, _ = _history("runs")
-    assert text.splitlines()[0].split() == ["RUN", "PLAYBOOK", "STATUS", "OUTCOMES"]
-    assert text.splitlines()[1].split()[1:] == ["count", "ok", "2", "ok"]
+    assert text.splitlines()[0].split() == ["RUN", "PLAYBOOK", "TARGET", "STATUS", "OUTCOMES"]
+    assert text.splitlines()[1].split()[1:] == ["count", "2", "targets", "ok", "2", "ok"]
+    project.run("play", "count", "--on", "one")
+    assert _history("runs")[1].splitlines()[1].split()[1:] == ["count", "one", "ok", "1", "ok"]
+    listed = _history("runs", "--output", "json")[1]["runs"]
+    assert [(run["target"], run["targets"]) for run in listed] == [("one", 1), (None, 2)]
     assert _history("history", "gc")[1] == "0 runs forgotten\n"
-    assert _history("history", "gc", "--keep", "1ms", "--output", "json")[1]["forgotten"] == 1
+    assert _history("history", "gc", "--keep", "1ms", "--output", "json")[1]["forgotten"] == 2
     status, document, _ = _history("show", "last", "--output", "json")
     assert status == 2
     assert document["message"] == "no run last has been kept; the newest are: none"
