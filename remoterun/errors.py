@@ -163,7 +163,7 @@ CODES: Final[Mapping[str, Code]] = MappingProxyType(
         "dns_failed": Code(
             _UNREACHABLE,
             "The host's address could not be resolved.",
-            "Check `address` in the inventory, or the name in ssh_config.",
+            "Check the address (`address` in the inventory, or `--on`), or the name in ssh_config.",
         ),
         "connect_refused": Code(
             _UNREACHABLE, "Nothing listens on the SSH port.", "Check that sshd runs there and that `port` is right."
@@ -194,7 +194,8 @@ CODES: Final[Mapping[str, Code]] = MappingProxyType(
         "auth_failed": Code(
             _UNREACHABLE,
             "The host refused every key that was offered.",
-            "Check `user` and `identity_file`, and that the agent holds the key (`ssh-add -l`).",
+            "Check `user` (`--user`) and `identity_file` (`--identity`), and that the agent holds the key "
+            "(`ssh-add -l`).",
         ),
         "session_refused": Code(
             _UNREACHABLE,
@@ -262,7 +263,8 @@ CODES: Final[Mapping[str, Code]] = MappingProxyType(
         "venv_missing": Code(
             _FAILED,
             "There is no virtual environment at that path on the target.",
-            "Set `venv` to one that was found; where none was, set `python: python3` instead to do without one.",
+            "Set `venv` (`--venv`) to one that was found; where none was, set `python: python3` (`--python python3`) "
+            "instead to do without one.",
         ),
         "enter_timeout": Code(
             _TIMEOUT,
@@ -300,7 +302,8 @@ CODES: Final[Mapping[str, Code]] = MappingProxyType(
         "nothing_to_check": Code(
             _FAILED,
             "The payload found nothing to check, which is never a pass.",
-            "Name another place: `remoterun check DIR`, or the payload's parameter for it (`--set root=DIR`).",
+            "Name another place: `remoterun check DIR`, or the payload's parameter for it (`--set root=DIR`, "
+            "or the variable that it comes from).",
         ),
         "payload_failed": Code(
             _FAILED, "The payload said that it could not do its work.", "The message holds the payload's own words."

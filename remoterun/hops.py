@@ -278,7 +278,11 @@ def _no_interpreter(target: Target, path: str, noise: str) -> TargetError:
     paths = dict.fromkeys(re.findall(rf"{MARK} found (.*)", noise))
     found = [_cut(each).removesuffix("/bin/python") for each in paths][:20]
     seen = f"; virtual environments found there: {', '.join(found)}" if found else ""
-    hint = f"Set `venv: {found[0]}` for this target." if len(found) == 1 else None
+    hint = (
+        f"Set `venv: {found[0]}` for this target, or give `--venv {shlex.quote(found[0])}`."
+        if len(found) == 1
+        else None
+    )
     link = re.search(rf"{MARK} leads-to (.*)", noise)
     if link:
         return TargetError(

@@ -25,18 +25,20 @@ _LONGEST_NAME: Final = 100
 def finding_lines(page: Page, findings: Sequence[Finding], *, with_subject: bool, verbose: int) -> None:
     """Add findings under their subject, the worst first, each with its next step.
 
-    Without -v, those that say the same of several tensors are one entry.
+    Those that are shown with their subject stand by themselves, and not below the record before them. Without -v, those
+    that say the same of several tensors are one entry.
     """
+    indent = 2 if with_subject else 4
     ranked = sorted(findings, key=lambda finding: -finding.severity.rank)
     entries = [[finding] for finding in ranked] if verbose else _entries(ranked)
     shown = entries if verbose else entries[:MAX_FINDINGS]
     severity = max((len(first.severity) for first, *_ in shown), default=0)
     rule = min(max((cells(clean(first.rule)) for first, *_ in shown), default=0), 16)
     for entry in shown:
-        _entry_lines(page, entry, (severity, rule), with_subject=with_subject, verbose=verbose)
+        _entry_lines(page, entry, (indent, severity, rule), with_subject=with_subject, verbose=verbose)
     left_out = sum(map(len, entries[len(shown) :]))
     if left_out:
-        page.line(Span(f"... and {left_out} more; -v shows them", "dim"), indent=4)
+        page.line(Span(f"... and {left_out} more; -v shows them", "dim"), indent=indent)
 
 
 def _entries(findings: Iterable[Finding]) -> list[list[Finding]]:
@@ -59,10 +61,10 @@ def _tensor(finding: Finding) -> str:
 
 
 def _entry_lines(
-    page: Page, entry: Sequence[Finding], widths: tuple[int, int], *, with_subject: bool, verbose: int
+    page: Page, entry: Sequence[Finding], widths: tuple[int, int, int], *, with_subject: bool, verbose: int
 ) -> None:
     finding, *others = entry
-    severity, rule = widths
+    indent, severity, rule = widths
     hang = severity + rule + 4
     page.line(
         Span(pad(finding.severity, severity), SEVERITY_STYLE[finding.severity]),
@@ -72,19 +74,18 @@ def _entry_lines(
         *([Span(f"{finding.subject}: ", "bold")] if with_subject and finding.subject else []),
         Span(finding.message),
         *_usually(finding),
-        indent=4,
+        indent=indent,
         hang=hang,
     )
-    page.line(*_others(others), indent=4 + hang)
+    page.line(*_others(others), indent=indent + hang)
     if finding.next_step:
-        page.line(Span("next: ", "hint"), Span(finding.next_step), indent=4 + hang, hang=6)
+        page.line(Span("next: ", "hint"), Span(finding.next_step), indent=indent + hang, hang=6)
     if verbose:
         more = {"evidence": finding.evidence, **finding.data}
         for key, value in more.items():
             if value is not None:
-                page.line(
-                    Span(f"{key}: ", "dim"), Span(json.dumps(plain(value), ensure_ascii=False)), indent=4 + hang, hang=2
-                )
+                text = json.dumps(plain(value), ensure_ascii=False)
+                page.line(Span(f"{key}: ", "dim"), Span(text), indent=indent + hang, hang=2)
 
 
 def _usually(finding: Finding) -> list[Span]:

@@ -178,7 +178,8 @@ def _checked(record: Mapping[str, Json]) -> str:
         return ""
     if record.get("verdict") == "unchecked" and not checked:
         return ""
-    return f"only {human_bytes(checked)} of {human_bytes(size)} checked"
+    share, whole = human_bytes(checked), human_bytes(size)
+    return f"only {share} of {whole} checked" if share != whole else f"all but {human_bytes(size - checked)} checked"
 
 
 def checkpoint_row(page: Page, record: Mapping[str, Json], grid: Grid, *, verbose: int) -> None:

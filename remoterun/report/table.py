@@ -333,9 +333,7 @@ def _remedy(page: Page, outcome: Outcome) -> None:
     error, left = outcome.error, _left_behind(outcome)
     if error and error.limit:
         value = format_duration(error.limit.value_s)
-        page.line(
-            Span("limit: ", "hint"), Span(f"{error.limit.name} {value}, changed by {error.limit.key}"), indent=2, hang=7
-        )
+        page.line(Span("limit: ", "hint"), Span(f"{error.limit.name} {value} ({error.limit.key})"), indent=2, hang=7)
     if error and error.hint:
         page.line(Span("fix: ", "hint"), *_with_commands(error.hint), indent=2, hang=5)
     if left:

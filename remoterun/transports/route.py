@@ -162,6 +162,6 @@ def _existing(names: Sequence[str], *, must: bool = False) -> tuple[str, ...]:
         raise TargetError(
             "auth_failed",
             f"there is no identity file {', '.join(missing)}",
-            hint="Check `identity_file` in the inventory.",
+            hint="Check `identity_file` in the inventory, or `--identity`.",
         )
     return tuple(kept)

@@ -126,6 +126,7 @@ class _Client(asyncssh.SSHClient):
         self._judge, self._stage, self._where = judge, stage, where
         self._password = password
         self.takes_password = False
+        self.had_password = password is not None
         self._connection: asyncssh.SSHClientConnection | None = None
         self.authenticating = False
 
@@ -344,6 +345,9 @@ def _explain(error: Exception, route: Route, client: _Client, stage: Stage) -> T
         return _explain_tunnel(error, route)
     if isinstance(error, ConnectionRefusedError):
         return TargetError("connect_refused", f"{route.where} refused the connection")
+    if isinstance(error, OSError) and error.errno:
+        # asyncio puts words of its own in the place of the system's.
+        text = f"{os.strerror(error.errno)} ({route.where})"
     return TargetError("connect_failed", f"the connection failed while {stage.text}: {text}")
 
 
@@ -372,6 +376,8 @@ def _what_would_do(route: Route, client: _Client) -> str | None:
         return (
             f"Load the key into ssh-agent (`ssh-add {words}`), or run on a terminal, where its passphrase is asked for."
         )
+    if client.had_password:
+        return "Check the password and `user` (`--user`), or set up a key (`ssh-copy-id`)."
     if client.takes_password:
         return "The host takes a password: run on a terminal, where it is asked for, or set up a key (`ssh-copy-id`)."
     return None

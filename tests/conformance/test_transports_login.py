@@ -12,6 +12,7 @@ import asyncssh
 import pytest
 
 from remoterun.errors import TargetError
+from remoterun.model import Host
 from remoterun.transports import Pool
 from tests.conformance.logins import greet, log_in, nowhere, refused, serve
 from tests.conformance.servers import LIMIT_S, Keys, StartSshd, free_port, toy_server, until
@@ -151,6 +152,12 @@ def test_a_server_that_hangs_up_is_given_a_few_more_chances() -> None:
     error, _, seen = serve(nowhere, "connect_failed", say=b"Exceeded MaxStartups\r\n", hang_up=True)
     assert "hung up" in error.message
     assert seen == 6
+
+
+def test_a_host_without_a_route_is_told_in_the_systems_words() -> None:
+    error = refused(Host(key="far", address="255.255.255.255", port=22), "connect_failed")
+    assert "Network is unreachable" in error.message
+    assert "Errno" not in error.message
 
 
 def test_a_server_that_is_no_ssh_server() -> None:

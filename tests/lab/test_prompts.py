@@ -136,6 +136,16 @@ def test_whoever_has_no_answer_is_not_asked_again(host: LabHost, locked: Path, t
     assert result.stderr.count("Passphrase of ") == result.stderr.count("Password of ") == 1
 
 
+def test_a_password_that_was_refused_is_not_asked_for_by_the_hint(host: LabHost, tmp_path: Path) -> None:
+    with Person(asks(host, tmp_path, _strange_key(tmp_path)), "exec", "--on", "prompts", *EXEC[1:]) as person:
+        person.reads("Password of ")
+        person.types("wrong")
+        person.reads("That was not it. Password of ")
+        os.write(person.ours, b"\x04")
+        result = person.result()
+    assert result.outcome("prompts/200")["error"]["hint"].startswith("Check the password")
+
+
 def test_one_question_for_all_hosts_and_targets(lab: Lab, host: LabHost, locked: Path, tmp_path: Path) -> None:
     other = lab.host("prompts-too", guests=[200, 201])
     project = asks(host, tmp_path, locked, other)
