@@ -87,7 +87,8 @@ def install(schedule: Schedule) -> list[str]:
         head += "\n"
     is_new = _write(before, head + ours + tail)
     return [
-        f"the crontab {'starts the audit now' if is_new else 'is up to date, and starts the audit'}: {_often(schedule)}"
+        f"the crontab {'starts the audit from now on' if is_new else 'is up to date, and starts the audit'}: "
+        f"{_often(schedule)}"
     ]
 
 

@@ -19,6 +19,10 @@ version = "0.1.0"
 description = "Say in one sentence what @NAME@ looks at."
 """
 
+_RULES = """\
+rules = ["T001"]
+"""
+
 _PARAMS = """\
 [params.root]
 type = "path"
@@ -33,14 +37,16 @@ import os
 def run(ctx):
     """Emit one record per folder under `root`."""
     root = ctx.params["root"]
+    said = ctx.params.get("rules", {})  # what a playbook or `--ignore` and `--severity` say of the rules
+    ignored, severity = "T001" in said.get("ignore", ()), said.get("severity", {}).get("T001", "suspect")
     if not os.path.isdir(root):
         ctx.nothing("there is no folder %s" % root)
     for folder, _, files in os.walk(root):
         ctx.progress(len(files), unit="files", what=folder)
         ctx.emit({"kind": "folder", "name": folder, "files": len(files)})
         for name in files:
-            if name.endswith(".tmp"):
-                ctx.finding("T001", "suspect", os.path.join(folder, name), "a temporary file was left behind")
+            if name.endswith(".tmp") and not ignored:
+                ctx.finding("T001", severity, os.path.join(folder, name), "a temporary file was left behind")
 '''
 
 _PROGRAM = """\
@@ -120,12 +126,12 @@ def scaffold(name: str, folder: Path, kind: Kind = "package") -> list[Path]:
 
 def _files(kind: Kind, package: str) -> Mapping[str, str]:
     if kind == "file":
-        block = "".join(f"# {line}".rstrip() + "\n" for line in (_HEAD + _PARAMS).splitlines())
+        block = "".join(f"# {line}".rstrip() + "\n" for line in f"{_HEAD}{_RULES}\n{_PARAMS}".splitlines())
         return {f"{package}.py": f"# /// payload\n{block}# ///\n{_RUN}"}
     if kind == "program":
         manifest = f'{_HEAD}program = "run.sh"\n\n{_PARAMS}'
         return {f"{package}/payload.toml": manifest, f"{package}/run.sh": _PROGRAM}
-    manifest = f'{_HEAD}entry = "@PACKAGE@:run"\n\n{_PARAMS}'
+    manifest = f'{_HEAD}{_RULES}entry = "@PACKAGE@:run"\n\n{_PARAMS}'
     return {
         f"{package}/payload.toml": manifest,
         f"{package}/__init__.py": _RUN,

@@ -139,7 +139,7 @@ def _write_about(info: PayloadInfo) -> None:
     for limit, value in info.limits.items():
         write_line(f"limit   {limit} = {format_duration(value)}", hang=8)
     if info.rules:
-        rules = f"{len(info.rules)}, from {info.rules[0]} to {info.rules[-1]}"
+        rules = f"{len(info.rules)}, from {info.rules[0]} to {info.rules[-1]}" if len(info.rules) > 1 else info.rules[0]
         write_line(f"rules   {rules}, for --ignore and --severity", hang=8)
     if info.params:
         write_line("")

@@ -79,7 +79,7 @@ def test_a_crontab_keeps_what_others_wrote(desk: Desk) -> None:
     shown = desk.run("show", "--cron", "--every", "6h").stdout.decode()
     undo = f"to undo it: remoterun schedule remove --cron --project {desk.project}\n"
     first = desk.run("install", "--cron", "--every", "6h").stdout.decode()
-    assert first == f"the crontab starts the audit now: every 6h, as `0 */6 * * *`\n{undo}"
+    assert first == f"the crontab starts the audit from now on: every 6h, as `0 */6 * * *`\n{undo}"
     assert desk.table.read_text() == OTHERS + shown
     second = desk.run("install", "--cron", "--every", "6h").stdout.decode()
     assert second == f"the crontab is up to date, and starts the audit: every 6h, as `0 */6 * * *`\n{undo}"
@@ -87,7 +87,7 @@ def test_a_crontab_keeps_what_others_wrote(desk: Desk) -> None:
 
     desk.table.write_text(desk.table.read_text() + "# after\n")
     third = desk.run("install", "--cron", "--calendar", "30 4 * * 1-5").stdout.decode()
-    assert third == f"the crontab starts the audit now: `30 4 * * 1-5`\n{undo}"
+    assert third == f"the crontab starts the audit from now on: `30 4 * * 1-5`\n{undo}"
     again = desk.table.read_text()
     assert again.startswith(OTHERS)
     assert again.endswith("# after\n")

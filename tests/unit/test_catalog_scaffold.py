@@ -24,6 +24,7 @@ def test_a_new_payload_can_be_found_and_packed(tmp_path: Path, kind: Kind) -> No
     assert all(path.is_file() for path in written)
     info = Catalog.load(tmp_path).find("my-check")
     assert info.check_params({}, where="") == {"root": "/tmp"}
+    assert info.rules == (() if kind == "program" else ("T001",))
     assert info.pack().data
     assert (info.path / "payload.toml" if info.path.is_dir() else info.path) == written[0]
     assert "@" not in written[0].read_text()
