@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from collections import Counter
 from dataclasses import field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -152,12 +153,14 @@ class Project:
             targets = select()
         except ConfigError as error:
             problems += error.problems
+        wrong: list[tuple[Target, Problem]] = []
         for target in targets:
             for index, (step, payload) in enumerate(zip(playbook.steps, payloads, strict=True)):
                 try:
                     jobs.append(_job(playbook, index, step, payload, target, given[index], choice))
                 except ConfigError as error:
-                    problems += [problem for problem in error.problems if problem not in problems]
+                    wrong += [(target, problem) for problem in error.problems]
+        problems += _told_once(wrong, len(targets))
         if problems:
             raise ConfigError(problems)
         return self._plan(playbook.name, playbook.sha256, jobs, choice, playbook.secrets)
@@ -284,6 +287,14 @@ def _given(choice: Choice, payloads: Sequence[PayloadInfo]) -> list[dict[str, Js
             else:
                 result[index][name] = choice.values[name]
     return result
+
+
+def _told_once(wrong: Sequence[tuple[Target, Problem]], targets: int) -> list[Problem]:
+    """Tell each problem once, and leave the target out of what is wrong on every one of several."""
+    bare = [replace(each, path=each.path and each.path.replace(f" ({target.id})", "", 1)) for target, each in wrong]
+    counts = Counter(bare)
+    told = (each if counts[each] == targets > 1 else own for each, (_, own) in zip(bare, wrong, strict=True))
+    return list(dict.fromkeys(told))
 
 
 def _rule_problems(playbook: Playbook, payloads: Sequence[PayloadInfo], flags: RuleChanges) -> list[Problem]:

@@ -59,6 +59,14 @@ def test_play_returns_the_run() -> None:
     assert strict_json(remoterun.to_json(run))["run_id"] == run.run_id
 
 
+def test_what_is_wrong_on_every_target_is_told_once(tmp_path: Path) -> None:
+    (tmp_path / "inventory.yaml").write_text("hosts:\n  a: {transport: local}\n  b: {transport: local}\n", "utf-8")
+    with pytest.raises(remoterun.ConfigError) as caught:
+        remoterun.play("check-ckpt", params={"rooot": "/x"}, project=remoterun.Project.load(tmp_path))
+    (problem,) = caught.value.problems
+    assert problem.path == "check-ckpt: steps.0.params.rooot"
+
+
 def test_the_project_is_a_folder_or_what_was_loaded(project: Project, tmp_path: Path) -> None:
     loaded = remoterun.Project.load(project.folder)
     for said in (project.folder, str(project.folder), loaded):
