@@ -42,6 +42,8 @@ _UNFINISHED = ("CK020", "CK021", "CK025", "CK060", "CK061", "CK062", "CK063", "C
 _MOST_NAMED = 100
 # So long, records wait for what older checkpoints tell of theirs: no more is lost with an audit that is cut off.
 _HOLD_S = 120.0
+# Checkpoints and findings that wait.
+_HOLD_MOST = 10_000
 # Those that say that a file is not there.
 _LACKING = ("CK060", "CK063", "CK066")
 
@@ -65,6 +67,7 @@ class Auditor:
         self._total = total
         self._began = clock()
         self._held: List[Entry] = []
+        self._held_count = 0
         self._before = 0
         self._tests: Optional[LoadTests] = None
         # What is ignored of companions, which have no record of their own.
@@ -78,14 +81,16 @@ class Auditor:
         self._before += unit.size
         self._ctx.progress(self._before, self._total, "bytes", clean_text(unit.name))
         entry.outcome.record["seconds"] = round(time.monotonic() - started, 3)
-        self._held += self._memory.follow(entry)
-        if self._clock() - self._began >= _HOLD_S:
+        for each in self._memory.follow(entry):
+            self._held.append(each)
+            self._held_count += 1 + len(each.outcome.found)
+        if self._held_count > _HOLD_MOST or self._clock() - self._began >= _HOLD_S:
             self._report_held()
 
     def _report_held(self) -> None:
         for each in self._held:
             self._report(each)
-        self._held = []
+        self._held, self._held_count = [], 0
 
     def _read(self, unit: Unit) -> Entry:
         """Read one checkpoint. Whatever is wrong with it is its own verdict."""

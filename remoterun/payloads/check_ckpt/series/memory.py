@@ -139,6 +139,8 @@ class Memory:
         entry = self._waiting.pop(link.card.path)
         if link.compared is not None and link.compared is not link.remembered:
             self._keep(entry, link.key, link.profile.marks())
+        # It may wait long to be reported, and nothing is compared with it any more.
+        link.profile = Profile(link.card, list)
         return entry
 
     def _join(

@@ -135,6 +135,16 @@ def test_the_first_audit_says_of_weights_of_long_ago_what_the_next_one_says(tmp_
     assert cold.findings == warm.findings
 
 
+def test_what_waits_to_be_reported_is_bounded(tmp_path: Path) -> None:
+    """Twelve thousand findings do not wait for the oldest checkpoint."""
+    broken = {f"w{number}": torch.full((2,), float("nan")) for number in range(12_000)}
+    for step, tensors in ((100, broken), (200, {"w0": torch.ones(2)}), (300, broken)):
+        save_file(tensors, tmp_path / f"step_{step}.safetensors")
+    heard = audit(tmp_path, cache=False)
+    names = [record.get("name") for record in heard.emitted]
+    assert names == [*(f"step_{step}.safetensors" for step in (300, 200, 100)), "step_#.safetensors", None]
+
+
 def test_a_long_audit_reports_what_it_has_read_and_tells_the_rest_behind(tmp_path: Path) -> None:
     """By the time the oldest was read, the newest had been reported."""
     heard = Heard({"root": str(gone_back(tmp_path)), "depth": 6, "engine": "auto", "cache": False})
