@@ -251,13 +251,14 @@ def diagnose(target: Target, *, exit_status: int | None, signal: str | None, std
     return TargetError("enter_failed", f"{target.id}: the command that enters the target {ended}", hint=hint)
 
 
-_ECHOED_ZEROS: Final = "^@^@"
+# How a terminal repeats bytes that are no text; no greeting has so many of them.
+_ECHOED: Final = re.compile(r"\^@\^@|(?:\^[@-_][^^]*){8}")
 
 
 def _from_marks(target: Target, noise: str) -> TargetError | None:
     # A terminal repeats what was sent, the texts of marks among it; and some bytes are signals to it, which end stage 0
     # before it can say anything.
-    if re.search(rf"{MARK} terminal\r?$", noise, re.MULTILINE) or _ECHOED_ZEROS in noise:
+    if re.search(rf"{MARK} terminal\r?$", noise, re.MULTILINE) or _ECHOED.search(noise):
         return TargetError(
             "enter_failed",
             f"{target.id}: {target.host.key} gives every command a terminal, which changes what passes through it",

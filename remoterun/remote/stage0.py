@@ -23,10 +23,11 @@ _USUAL = (
 # -E: a leaked PYTHONHOME kills the interpreter. -S: the leg needs no site-packages, and site costs more than all of
 # its own work. sys.path[:1]=[]: -c puts the working directory first, where a stray json.py would be imported. Python
 # 3.13 imports linecache even before that: hence the cd to a place where no file of anybody's can lie. A terminal
-# changes what passes through it, so nothing is read from one.
+# changes what passes through it, so nothing is read from one; unless it is raw, bytes that are signals to it also throw
+# away what was said.
 STAGE0 = (
     "PATH=$PATH:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin; cd /proc/sys 2>/dev/null || cd /; "
-    f'if [ -t 0 ]; then printf "%s\\n" "{MARK} terminal"; exit 126; fi; '
+    f'if [ -t 0 ]; then stty raw 2>/dev/null; printf "%s\\n" "{MARK} terminal"; exit 126; fi; '
     "IFS= read -r p; "
     'case $p in */*) q=$p;; *) q=$(command -v "$p");; esac; '
     f'if [ -f "$q" ] && [ -x "$q" ]; then printf "%s\\n" "{FOUND}"; '

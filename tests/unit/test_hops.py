@@ -315,7 +315,9 @@ def test_a_python_that_is_gone_or_forbidden_is_no_missing_environment() -> None:
     assert "noexec" in forbidden.hint
 
 
-@pytest.mark.parametrize("rest", ["remoterun0 terminal\r\n", "\ufffd^Bspool(^B^@^@^@i^@^@"])
+@pytest.mark.parametrize(
+    "rest", ["remoterun0 terminal\r\n", "\ufffd^Bspool(^B^@^@^@i^@^@", "9T^A:q^TT^[ ^Flr^Otk^Aj^\\*^_\\X^GW"]
+)
 def test_a_terminal_is_told_as_that(rest: str) -> None:
     """What was sent comes back as an echo; a byte of it may be the terminal's sign for a signal that kills stage 0."""
     sent = opening("/root/venv/bin/python", b"program", b"", b"header").decode()
