@@ -240,7 +240,7 @@ def test_cron_audits_and_sends_what_is_new(tmp_path: Path) -> None:
         crons.run(mails.argv("schedule", "install", "--cron", "--every", "1m"), mails.environment)
         crons.run(logs.argv("schedule", "install", "--cron", "--every", "1m", "--log", str(log)), logs.environment)
         wait_for(lambda: bool(list(tmp_path.glob("mail.[0-9]*"))), "a mail", limit_s=90)
-        wait_for(lambda: len(logs.outcomes()) == 1 and b"remoterun diff" in log.read_bytes(), "the other")
+        wait_for(lambda: len(logs.outcomes()) == 1 and b"remoterun show" in log.read_bytes(), "the other")
         for fleet in (mails, logs):
             crons.run(fleet.argv("schedule", "remove", "--cron"), fleet.environment)
         assert "audit" not in crons.run(["crontab", "-l"])

@@ -99,6 +99,7 @@ def test_what_fails_on_the_way_is_done_without(tmp_path: Path) -> None:
     auditor = Auditor(context, settings, engine, memory, sum(unit.size for unit in units), time.time)
     for unit in units:
         auditor.audit(unit)
+    auditor.finish()
     assert heard.logged == [
         "engine=cuda failed (RuntimeError: CUDA error: unspecified launch failure): counting without it"
     ]
