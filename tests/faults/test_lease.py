@@ -349,14 +349,19 @@ while not before: time.sleep(0.1)
 """
 
 
+def _lingering(run_id: str, pids: Path) -> Plan:
+    """Leave a run alone until its lease is over, whose payload does not let itself be ended."""
+    plan = _plan(run_id, payload(_LINGERS, pids=str(pids)), Limits(lease=1.0))
+    _execute(plan, Manner.LEAVE)
+    assert wait_until(pids.exists)
+    time.sleep(2)
+    return plan
+
+
 def test_a_run_that_is_being_ended_is_not_started_again_before_it_has_ended(tmp_path: Path) -> None:
     pids = tmp_path / "pids"
     with nothing_left() as run_id:
-        plan = _plan(run_id, payload(_LINGERS, pids=str(pids)), Limits(lease=1.0))
-        _execute(plan, Manner.LEAVE)
-        assert wait_until(pids.exists)
-        time.sleep(2)  # its lease is over, and the payload does not let itself be ended
-        again = _execute(plan, Manner.FOLLOW)
+        again = _execute(_lingering(run_id, pids), Manner.FOLLOW)
     assert again.status is Status.OK
     assert again.records == ({"before": 1, "alive": []},)
 
@@ -413,11 +418,7 @@ def test_whoever_follows_is_told_that_another_has_cancelled(tmp_path: Path) -> N
 def test_whoever_comes_while_a_run_is_ended_waits_for_its_end(tmp_path: Path) -> None:
     pids = tmp_path / "pids"
     with nothing_left() as run_id:
-        plan = _plan(run_id, payload(_LINGERS, pids=str(pids)), Limits(lease=1.0))
-        _execute(plan, Manner.LEAVE)
-        assert wait_until(pids.exists)
-        time.sleep(2)  # its lease is over, and the payload does not let itself be ended
-        again = _execute(plan, Manner.CANCEL)
+        again = _execute(_lingering(run_id, pids), Manner.CANCEL)
         assert not Path(f"/proc/{pids.read_text().strip()}").exists()
     assert again.error is not None
     assert (again.error.code, again.error.message) == ("lease_expired", "nothing is left there of this run")
