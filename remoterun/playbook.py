@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Final
 from remoterun.errors import ConfigError, Problem, nearest, show
 from remoterun.inventory.words import NAME, VARIABLE, local_path
 from remoterun.model import Json, Playbook, RuleChanges, SecretRef, SecretSource, Severity, Step, VarRef
+from remoterun.records import dataclass
 from remoterun.store import read_bytes, remember
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from remoterun.inventory.schema import PlaybookFile, SecretFile, StepFile
     from remoterun.model import Target
@@ -36,6 +37,31 @@ def load_playbook(path: Path) -> Playbook:
 
 
 def _parsed(path: Path, data: bytes) -> Playbook:
+    partly = _parsed_partly(path, data)
+    if partly.problems or partly.playbook is None:
+        raise ConfigError(partly.problems)
+    return partly.playbook
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartlyRead:
+    """Hold as much of a playbook file as can be used, what is wrong with it, and the places that are left out."""
+
+    playbook: Playbook | None
+    problems: list[Problem]
+    left_out: tuple[tuple[str | int, ...], ...]
+
+
+def load_partly(path: Path) -> PartlyRead:
+    """Read as much of a playbook file as can be.
+
+    Raises:
+        ConfigError: nothing of it can be read.
+    """
+    return _parsed_partly(path, read_bytes(path))
+
+
+def _parsed_partly(path: Path, data: bytes) -> PartlyRead:
     from remoterun.inventory.check import check
     from remoterun.inventory.schema import PlaybookFile
     from remoterun.inventory.yamlfile import in_order, parse
@@ -48,13 +74,13 @@ def _parsed(path: Path, data: bytes) -> Playbook:
         problems.append(document.problem(place, message))
 
     file = checked.value
-    steps = [_step(said, ("steps", number), report) for number, said in enumerate(file.steps)] if file else []
-    secrets = secret_sources(file.secrets or {}, path.parent, ("secrets",), report) if file else {}
-    if file is not None and checked.whole:
+    if file is None:
+        return PartlyRead(playbook=None, problems=in_order(problems), left_out=checked.left_out)
+    steps = [_step(said, ("steps", number), report) for number, said in enumerate(file.steps)]
+    secrets = secret_sources(file.secrets or {}, path.parent, ("secrets",), report)
+    if not left_out(checked.left_out, ("secrets",)):
         _check_references(file, steps, report)
-    if problems or file is None:
-        raise ConfigError(in_order(problems))
-    return Playbook(
+    playbook = Playbook(
         name=path.stem,
         steps=tuple(steps),
         description=file.description or "",
@@ -64,20 +90,12 @@ def _parsed(path: Path, data: bytes) -> Playbook:
         sha256=hashlib.sha256(data).hexdigest(),
         source=str(path),
     )
+    return PartlyRead(playbook=playbook, problems=in_order(problems), left_out=checked.left_out)
 
 
-def payloads_named(path: Path) -> dict[int, str]:
-    """Return the payloads that a playbook names, by step, as far as it can be read: whatever else may be wrong in it.
-
-    Raises:
-        ConfigError: the file can't be read.
-    """
-    from remoterun.inventory.check import check
-    from remoterun.inventory.schema import PlaybookFile
-    from remoterun.inventory.yamlfile import parse
-
-    file = check(parse(read_bytes(path), str(path)), PlaybookFile).value
-    return {number: step.payload for number, step in enumerate(file.steps)} if file else {}
+def left_out(places: Iterable[tuple[str | int, ...]], here: tuple[str | int, ...]) -> bool:
+    """Tell whether something was left out of a file at a place, around it or in it."""
+    return any(place[: len(here)] == here[: len(place)] for place in places)
 
 
 def secret_sources(

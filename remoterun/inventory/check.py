@@ -39,24 +39,24 @@ _WANTED: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checked(Generic[_M]):
-    """Hold what could be read of a file, and every problem found in it."""
+    """Hold what could be read of a file, every problem found in it, and the places that `value` leaves out for that.
+
+    For an unknown key these are the places of all that it may have been meant for.
+    """
 
     value: _M | None
     problems: tuple[Problem, ...]
-
-    @property
-    def whole(self) -> bool:
-        """Tell whether `value` holds all of the file: parts with problems are left out of it."""
-        return not self.problems
+    left_out: tuple[tuple[Part, ...], ...] = ()
 
 
 def check(document: Document, model: type[_M]) -> Checked[_M]:
     """Check a document; what is wrong is left out, so that the rest can be judged in the same go."""
     data = _copy(document.root)
-    problems = list(document.problems)
+    problems, left_out = list(document.problems), list(document.refused)
     for attempt in range(_MOST_ATTEMPTS):
         try:
-            return Checked(value=model.model_validate(data), problems=tuple(problems))
+            value = model.model_validate(data)
+            return Checked(value=value, problems=tuple(problems), left_out=tuple(left_out))
         except ValidationError as error:
             details = error.errors(include_url=False)
         if attempt == 0:
@@ -64,8 +64,10 @@ def check(document: Document, model: type[_M]) -> Checked[_M]:
             if (more := len(details) - _MOST_PROBLEMS) > 0:
                 problems.append(Problem(file=document.file, message=f"and {more} more problems"))
         for detail in details:
-            data = _without(data, document.locate(_place(detail))[0])
-    return Checked(value=None, problems=tuple(problems))
+            place = _droppable(document.locate(_place(detail))[0])
+            left_out += _meant(document, model, place, detail)
+            data = _without(data, place)
+    return Checked(value=None, problems=tuple(problems), left_out=((),))
 
 
 def _place(detail: ErrorDetails) -> tuple[Part, ...]:
@@ -147,10 +149,28 @@ def _copy(value: Json) -> Json:
     return [_copy(item) for item in value] if isinstance(value, list) else value
 
 
-def _without(data: Json, path: tuple[Part, ...]) -> Json:
-    """Drop what stands at a path, or the whole list that it is an item of; return what is left."""
+def _droppable(path: tuple[Part, ...]) -> tuple[Part, ...]:
+    """Return the path of a key: of the items of a list, all are dropped with one."""
     while path and isinstance(path[-1], int):
         path = path[:-1]
+    return path
+
+
+def _meant(
+    document: Document, model: type[BaseModel], path: tuple[Part, ...], detail: ErrorDetails
+) -> list[tuple[Part, ...]]:
+    """Return the places of what is missing without the value at a path."""
+    if detail["type"] != "extra_forbidden":
+        return [path]
+    around, said = path[:-1], detail["input"]
+    free = [key for key in _known_keys(model, around) if document.locate((*around, key))[0] == around]
+    if isinstance(said, dict | list):
+        return [(*around, key) for key in free]
+    return [(*around, key) for key in nearest(str(path[-1]), free)]
+
+
+def _without(data: Json, path: tuple[Part, ...]) -> Json:
+    """Drop what stands at the path of a key; return what is left."""
     if not path:
         return {}
     here = data

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from remoterun.inventory.adhoc import AdHoc
+    from remoterun.inventory.gaps import Gaps
+    from remoterun.inventory.resolve import Resolved
     from remoterun.model import Host, Target
 
 
@@ -56,7 +58,25 @@ class Inventory:
         from remoterun.inventory.resolve import resolve
         from remoterun.inventory.yamlfile import parse
 
-        resolved = resolve(parse(data, str(path)), path.absolute().parent)
+        return cls._of(path, resolve(parse(data, str(path)), path.absolute().parent))
+
+    @classmethod
+    def load_partly(cls, path: Path) -> tuple[Self, Gaps]:
+        """Read as much of an inventory file with problems as can be, and tell what is left out.
+
+        Raises:
+            ConfigError: nothing of it can be read.
+        """
+        from remoterun.inventory.resolve import resolve_partly
+        from remoterun.inventory.yamlfile import parse
+
+        resolved, problems, gaps = resolve_partly(parse(read_bytes(path), str(path)), path.absolute().parent)
+        if resolved is None:
+            raise ConfigError(problems)
+        return cls._of(path, resolved), gaps
+
+    @classmethod
+    def _of(cls, path: Path, resolved: Resolved) -> Self:
         return cls(
             path=path,
             targets=resolved.targets,

@@ -14,6 +14,7 @@ from remoterun.errors import ConfigError, Problem, show
 from remoterun.inventory import words
 from remoterun.inventory.check import check
 from remoterun.inventory.endpoints import MOST_JUMPS, jump_chain, split_jump
+from remoterun.inventory.gaps import Gaps
 from remoterun.inventory.overrides import inner_user
 from remoterun.inventory.schema import DefaultsFile, HostFile, InventoryFile, LoginKeys, PlaceKeys
 from remoterun.inventory.selection import Index, build_index
@@ -57,15 +58,21 @@ def resolve(document: Document, folder: Path) -> Resolved:
     Raises:
         ConfigError: every problem at once.
     """
+    resolved, problems, _ = resolve_partly(document, folder)
+    if problems or resolved is None:
+        raise ConfigError(problems)
+    return resolved
+
+
+def resolve_partly(document: Document, folder: Path) -> tuple[Resolved | None, list[Problem], Gaps]:
+    """Resolve as much of a parsed inventory as can be; say what is wrong with it, and what is left out."""
     checked = check(document, InventoryFile)
-    problems = list(checked.problems)
-    if checked.value is not None:
-        resolver = _Resolver(document, checked.value, folder, whole=checked.whole)
-        resolved = resolver.resolve()
-        problems += resolver.problems
-        if not problems:
-            return resolved
-    raise ConfigError(in_order(problems))
+    gaps = Gaps(places=checked.left_out)
+    if checked.value is None:
+        return None, in_order(checked.problems), gaps
+    resolver = _Resolver(document, checked.value, folder, gaps)
+    resolved = resolver.resolve()
+    return resolved, in_order([*checked.problems, *resolver.problems]), gaps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,16 +86,16 @@ class _Draft:
 class _Resolver:
     """Resolve one file.
 
-    References are judged only in a whole file: otherwise they would be blamed for the parts that were left out.
+    References are not blamed for the parts that were left out.
     """
 
-    def __init__(self, document: Document, file: InventoryFile, folder: Path, *, whole: bool) -> None:
+    def __init__(self, document: Document, file: InventoryFile, folder: Path, gaps: Gaps) -> None:
         self.problems: list[Problem] = []
         self._document = document
         self._files = file.hosts or {}
         self._groups = file.groups or {}
         self._folder = folder
-        self._whole = whole
+        self._gaps = gaps
         defaults = file.defaults or DefaultsFile()
         self._settings = self._settings_of(defaults, ("defaults",), hop=defaults.hop, tags=defaults.tags)
         login = self._login_of(defaults, ("defaults",))
@@ -224,7 +231,7 @@ class _Resolver:
         try:
             return jump_chain(parts, find, self._login, self._files)
         except ValueError as error:
-            if self._whole:
+            if not self._gaps.of_jumps:
                 self._report(path, str(error))
             return None
 
@@ -302,7 +309,7 @@ class _Resolver:
         try:
             return index.match(pattern)
         except ConfigError as error:
-            if self._whole:
+            if not self._gaps.may_mean(pattern):
                 for problem in error.problems:
                     self._report(path, problem.message, problem.nearest)
             return frozenset()

@@ -49,7 +49,7 @@ class Index:
     def _ids(self, pattern: str) -> frozenset[str]:
         if pattern == ALL:
             return self.everything
-        if pattern.startswith(_TAG):
+        if is_tag(pattern):
             tag = pattern.removeprefix(_TAG)
             hits = [ids for known, ids in self.tags.items() if fnmatchcase(known, tag)] if is_glob(tag) else []
             return frozenset().union(*hits) if hits else self.tags.get(tag, frozenset())
@@ -80,8 +80,17 @@ class Index:
         if "/" in pattern and (id_ := self.targets.get(pattern.rpartition("/")[2])):
             return Problem(message=f"{show(pattern)} matches no target", nearest=(id_,))
         known = chain(self.targets, self.hosts, self.groups, (f"{_TAG}{tag}" for tag in self.tags))
-        where = "" if "/" in pattern or not {".", ":"} & {*pattern} else " (outside the inventory: user@address)"
+        where = (
+            ""
+            if "/" in pattern or is_tag(pattern) or not {".", ":"} & {*pattern}
+            else " (outside the inventory: user@address)"
+        )
         return Problem(message=f"{show(pattern)} matches no target{where}", nearest=nearest(pattern.strip(), known))
+
+
+def is_tag(text: str) -> bool:
+    """Tell whether a pattern selects by a tag."""
+    return text.startswith(_TAG)
 
 
 def is_glob(text: str) -> bool:

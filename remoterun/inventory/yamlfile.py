@@ -51,13 +51,15 @@ Container: TypeAlias = "dict[str, Json] | list[Json]"
 class Document:
     """Hold a parsed file: its value, what is wrong with it as YAML, and where everything stands.
 
-    `lines` maps the id() of each container in `root` to the line of each of its keys or items.
+    `lines` maps the id() of each container in `root` to the line of each of its keys or items; `refused` has the places
+    whose values were dropped.
     """
 
     file: str
     root: Json
     problems: tuple[Problem, ...] = ()
     lines: dict[int, dict[Part, int]] = field(default_factory=dict, repr=False)
+    refused: tuple[tuple[Part, ...], ...] = ()
 
     def locate(self, path: Iterable[Part]) -> tuple[tuple[Part, ...], int | None]:
         """Follow a path through the document, leaving out the parts that it does not have; return it with its line."""
@@ -167,11 +169,13 @@ class _Builder:
         self._lines: dict[int, dict[Part, int]] = {}
         self._anchors: dict[str, tuple[Json, int]] = {}
         self._nodes = 0
+        self._places: list[tuple[Part, ...]] = []
         self._refused: list[Json] = []  # kept alive: `_lines` is keyed by id()
 
     def document(self) -> Document:
         root: Json = {} if self._root is None else self._root
-        return Document(file=self._file, root=root, problems=tuple(self.problems), lines=self._lines)
+        problems, refused = tuple(self.problems), tuple(self._places)
+        return Document(file=self._file, root=root, problems=problems, lines=self._lines, refused=refused)
 
     def feed(self, event: yaml.Event) -> None:
         if isinstance(event, yaml.DocumentStartEvent):
@@ -250,7 +254,9 @@ class _Builder:
         return None
 
     def _refuse_key(self, line: int, key: tuple[str, ...], message: str) -> None:
-        self.problems.append(self._at(line, (*self._path(self._open[:-1]), *key), message))
+        place = (*self._path(self._open[:-1]), *key)
+        self._places.append(place)
+        self.problems.append(self._at(line, place, message))
 
     def _path(self, frames: Iterable[_Open]) -> tuple[Part, ...]:
         """Return the path of what is being filled in, inside the innermost of some open containers."""

@@ -258,9 +258,96 @@ def test_inventory_check_looks_at_every_file_whatever_is_wrong_in_others(project
     others = sorted(path for _, _, path in found - always if path)
     assert [Path(path.split(":")[0]).name for path in others] == ["three.yml", "two.yaml"]
     assert others[1].endswith("two.yaml: targets")
-    # What targets there are, nobody knows while the inventory is wrong; all else is told as before.
-    (folder / "inventory.yaml").write_text("hosts: {here: {transprt: local}}\n")
-    assert told() == always | {("inventory.yaml", 1, "hosts.here.transprt")}
+    # An unknown key that can't be meant for anything that is missing takes nothing away.
+    (folder / "inventory.yaml").write_text("hosts: {here: {transprt: local, transport: local}}\n")
+    assert told() == found | {("inventory.yaml", 1, "hosts.here.transprt")}
+
+
+def checked(project: Project) -> dict[str, list[str]]:
+    """Return what is wrong in each file of a project, as messages with their places."""
+    document = project.run("inventory", "check", "--output", "json").document
+    told: dict[str, list[str]] = {}
+    for each in document["problems"]:
+        file, _, place = (f"{each['file']}: {each['path']}" if each["file"] else str(each["path"])).partition(": ")
+        told.setdefault(Path(file).name, []).append(f"{place}: {each['message']}")
+    return told
+
+
+PLAYBOOK = """\
+targets: [here, {target}]
+stepz: 1
+steps:
+  - payload: hello
+    params: {{name: 3, nmae: you}}
+  - payload: check-ckpt
+    params: {{root: {{var: chekpoints}}, newset: 3}}
+    rules: {{ignore: [CK999]}}
+"""
+
+
+def test_inventory_check_tells_in_one_round_what_does_not_hang_on_other_mistakes(project: Project) -> None:
+    folder = project.folder
+    (folder / "playbooks").mkdir()
+    (folder / "playbooks/one.yaml").write_text(PLAYBOOK.format(target="tag:mien"))
+    text = INVENTORY.replace("here:", "here: {port: no, transport: local}\n  there:")
+    (folder / "inventory.yaml").write_text(f"{text}groups: {{all-of-it: [here, 'tag:mien', here/300]}}\n")
+    told = checked(project)
+    assert [each.split(": ")[0] for each in told["inventory.yaml"]] == [
+        "hosts.here.port",
+        "groups.all-of-it.1",
+        "groups.all-of-it.2",
+    ]
+    assert [each.split(": ")[0] for each in told["one.yaml"]] == [
+        "stepz",
+        "targets",
+        "steps.0.params.name",
+        "steps.0.params.nmae",
+        "steps.1.rules.ignore.0",
+        "steps.1.params.newset",
+    ]
+    # The variables of a target that is whole are known, whatever is wrong with others.
+    assert "the target here has no variable 'chekpoints'" in str(told["check-ckpt.params.root"])
+
+
+@pytest.mark.parametrize(
+    ("wrong", "place"),
+    [
+        ("guest: {300: }", "guest"),
+        ("guests: {300: }, guests: {200: }", "guests"),
+        ("guests: 300", "guests"),
+        ("guests: {3%: }", 'guests."3%"'),
+    ],
+)
+def test_inventory_check_blames_nothing_for_what_could_not_be_read(project: Project, wrong: str, place: str) -> None:
+    folder = project.folder
+    (folder / "playbooks").mkdir()
+    (folder / "playbooks/one.yaml").write_text("targets: [kpro6/301, elsewhere/1]\nsteps: [{payload: probe}]\n")
+    (folder / "inventory.yaml").write_text(f"hosts: {{kpro6: {{{wrong}}}}}\ngroups: {{gpu: [kpro6/301, 'tag:gpu']}}\n")
+    told = checked(project)
+    assert [each.split(": ")[0] for each in told.pop("inventory.yaml")] == [f"hosts.kpro6.{place}"]
+    assert told == {
+        "one.yaml": [
+            "targets: 'elsewhere/1' matches no target",
+            "None: its targets (kpro6/301) and their variables can be checked once the mistakes of the inventory are "
+            "mended",
+        ]
+    }
+
+
+def test_inventory_check_says_what_it_could_not_check(project: Project) -> None:
+    folder = project.folder
+    (folder / "playbooks").mkdir()
+    (folder / "playbooks/one.yaml").write_text("steps: [{payload: probe, params: {bogus: 1}}]\n")
+    (folder / "playbooks/two.yaml").write_text("steps: [{payload: [probe]}]\n")
+    (folder / "inventory.yaml").write_text("hosts: [\n")
+    told = checked(project)
+    assert told["one.yaml"] == [
+        "None: its targets and their variables can be checked once the mistakes of the inventory are mended",
+        "steps.0.params.bogus: there is no such parameter; there are: gpu, min_free_pct, min_free, answer_within",
+    ]
+    assert (
+        told["two.yaml"][-1] == "None: its steps and targets can be checked once the mistakes of this file are mended"
+    )
 
 
 def test_inventory_check_looks_at_audits(project: Project) -> None:
