@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
+import os
 import sys
+from typing import NoReturn
 
 from remoterun.cli import output, signals
 
@@ -39,5 +42,17 @@ def _command_line(argv: list[str]) -> int:
     return run(argv)
 
 
+def start() -> NoReturn:
+    """Run the command line and end the process with its exit status."""
+    status = main()
+    threading = sys.modules.get("threading")
+    if threading is None or threading.active_count() == 1:
+        # Nothing is left to be done, and taking a thousand modules apart takes as long as a tenth of a short run.
+        atexit._run_exitfuncs()
+        output.settle_streams()
+        os._exit(status)
+    sys.exit(status)
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    start()
