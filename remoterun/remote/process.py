@@ -150,7 +150,7 @@ class Payload:
         if request.get("program"):
             os.close(nothing)
             return self._program_command(str(request["program"]))
-        for name in ("mode", "entry", "params", "requires", "name", "source", "args", "runtime"):
+        for name in ("mode", "entry", "params", "requires", "name", "source", "args", "runtime", "modules"):
             config[name] = request.get(name)
         code = self._code if request["mode"] == "payload" else request["source"]
         config["path"] = self._place("remoterun-code", code)  # type: ignore[arg-type]

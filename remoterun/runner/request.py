@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import json
 import marshal
 import struct
+import zipfile
 import zlib
 from dataclasses import dataclass, field, replace
 from os import urandom
@@ -34,7 +36,7 @@ INLINE_MAX: Final = 24 * 1024
 # Sources shrink to a fifth at best: larger packs are not compressed only to see whether they are small.
 _PLAIN_MAX: Final = 8 * INLINE_MAX
 COMPILE_MIN: Final = 16 * 1024
-"""Less code than this is compiled faster than its compiled form is looked for."""
+"""Less code than this is compiled faster than its compiled form is looked for: the target is told where it stands."""
 GRACE_S: Final = 5.0
 """Between TERM and KILL, on the target."""
 _SILENCE_S: Final = 45.0
@@ -48,6 +50,8 @@ _KEEP_ALONE: Final = (4 << 20, 4 << 20)
 _SPOOL: Final = (4 << 20, 16 << 20)
 _SPOOL_ALONE: Final = (96 << 20, 96 << 20)
 _CONTROLLER_STREAM: Final = 0
+# Bytes in front of a member's name, which its data follow.
+_ZIP_HEADER: Final = 30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,12 +73,19 @@ class Packed:
     """Compress a pack when it is first sent: most targets have the larger ones, and it takes a while."""
 
     _done: dict[str, bytes] = field(default_factory=dict)
+    _modules: dict[str, dict[str, tuple[bool, str, int, int]]] = field(default_factory=dict)
 
     def get(self, pack: Pack) -> bytes:
         """Return the pack zlib-compressed."""
         if pack.sha256 not in self._done:
             self._done[pack.sha256] = zlib.compress(pack.data, 9)
         return self._done[pack.sha256]
+
+    def modules(self, pack: Pack) -> dict[str, tuple[bool, str, int, int]]:
+        """Return where the modules stand in a pack, in the form that `remote.importer` takes."""
+        if pack.sha256 not in self._modules:
+            self._modules[pack.sha256] = _modules(pack.data)
+        return self._modules[pack.sha256]
 
     def is_small(self, pack: Pack) -> bool:
         """Tell whether asking the target first would take longer than sending it."""
@@ -194,6 +205,7 @@ class Request:
                 "inline": self._inline,
                 "compile": self._use_cache and not pack.program and pack.code_size >= COMPILE_MIN,
             },
+            "modules": self._packed.modules(pack) if pack.code_size < COMPILE_MIN and not pack.program else None,
             "entry": pack.entry,
             "program": pack.program,
             "requires": list(pack.requires),
@@ -201,6 +213,20 @@ class Request:
             "params": dict(work.params),
             "keep": _KEEP_PAYLOAD,
         }
+
+
+def _modules(data: bytes) -> dict[str, tuple[bool, str, int, int]]:
+    """Find the Python files of a zip that compresses nothing."""
+    found = {}
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        for member in archive.infolist():
+            if member.filename.endswith(".py"):
+                *folders, last = member.filename[:-3].split("/")
+                package = last == "__init__"
+                name = ".".join(folders if package else (*folders, last))
+                start = member.header_offset + _ZIP_HEADER + len(member.filename)
+                found[name] = package, member.filename, start, start + member.file_size
+    return found
 
 
 def _environment(env: Mapping[str, str]) -> dict[bytes, bytes]:

@@ -448,6 +448,8 @@ def run(ctx):
     import multiprocessing
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         ctx.emit({"spawned": pool.apply(look.inner.deep.double, (21,))})
+    from look import far
+    ctx.emit({"word": far.WORD})
     import json.decoder, wave
     ctx.emit({"shadowed": wave.__doc__, "json": json.decoder.__name__})
 """,
@@ -457,17 +459,20 @@ def run(ctx):
     "look/broken.py": b"\ndef (:\n",
     "look/data.txt": b"text",
     "wave.py": b'"""Not the standard library\'s."""\n',
+    "look/far.py": "# coding: latin-1\nWORD = 'd\xe9j\xe0'\n".encode("latin-1"),
     "look/filler.py": b"# " + b"x" * 20_000 + b"\n",
     "noise": random.Random(0).randbytes(60_000),
 }
 
 
 @pytest.mark.parametrize("python", SUPPORTED)
-def test_modules_are_the_same_whether_they_came_compiled_or_not(python: str, tmp_path: Path) -> None:
+def test_modules_are_the_same_in_whatever_way_they_came(python: str, tmp_path: Path) -> None:
     home = _make_home(tmp_path, python)
-    plain, compiled = home.play(packed(_CURIOUS)), home.play(packed(_CURIOUS))
+    small = packed({**_CURIOUS, "look/filler.py": b"", "noise": b""})
+    plain, compiled, told = home.play(packed(_CURIOUS)), home.play(packed(_CURIOUS)), home.play(small)
     assert plain.status is Status.OK, plain
     assert list(compiled.records) == list(plain.records)
+    assert list(told.records) == list(plain.records)
     assert any(path.name.startswith(packed(_CURIOUS).pack.sha256) for path in home.code.iterdir())
 
 
