@@ -255,7 +255,7 @@ def _size(value: object) -> int:
     size, rest = divmod(int(whole + digits) * unit, 10 ** len(digits))
     if rest or size > _INT_MAX:
         raise _WrongError(f"{show(value)} is not a whole number of bytes that fits into 64 bits")
-    return size
+    return int(size)
 
 
 def _list(value: object) -> Json:

@@ -32,7 +32,7 @@ from remoterun.events import (
     TargetMoved,
 )
 from remoterun.report.table import outcome_line
-from remoterun.report.text import Page, Span, cells, last_lines, pad, plural
+from remoterun.report.text import Page, Span, last_lines, pad, plural
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -238,8 +238,7 @@ class Console:
             self._say([self._target(target), Span(text, "dim")])
 
     def _target(self, target: str) -> Span:
-        width = max((cells(clean(name)) for name in self._board.targets), default=0)
-        return Span(f"{pad(clean(target), min(width, 32))}  ", "bold")
+        return Span(f"{pad(clean(target), min(self._programs.width, 32))}  ", "bold")
 
     # --- output -------------------------------------------------------------------------------------
 

@@ -171,7 +171,7 @@ class Programs:
         self._terminals = frozenset(terminals)
         self._color = color
         self._order = {target: index for index, target in enumerate(targets)}
-        self._width = max((cells(clean(target)) for target in targets), default=0)
+        self.width = max((cells(clean(target)) for target in targets), default=0)
         self._lines: dict[tuple[str, int, str], Lines] = {}
         self._filters: dict[str, TerminalFilter] = {}
         self._tails = Tails() if shared and self.raw else None
@@ -233,7 +233,7 @@ class Programs:
         return f"\n{shown}" if isinstance(shown, str) and before not in (None, stream) else shown
 
     def _join(self, target: str, stream: str, lines: Iterator[tuple[bytes, bool]]) -> str | bytes:
-        name = pad(clean(target), self._width)
+        name = pad(clean(target), self.width)
         if stream not in self._terminals:
             marks = [f"{name} {mark} ".encode() for mark in "|+"]
             return b"".join(b"%b%b\n" % (marks[continues], line) for line, continues in lines)

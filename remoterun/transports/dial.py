@@ -7,6 +7,7 @@ import concurrent.futures
 import contextlib
 import socket
 import threading
+from functools import partial
 from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 
 from remoterun.transports.local import end, spawn
@@ -47,8 +48,13 @@ async def in_daemon(work: Callable[[], _T]) -> _T:
 
 async def lookup(address: str, port: int, *, family: int = 0) -> list[Address]:
     """Resolve a name; raises `socket.gaierror`."""
+    ask = partial(socket.getaddrinfo, address, port, family=family, type=socket.SOCK_STREAM)
     try:
-        infos = await in_daemon(lambda: socket.getaddrinfo(address, port, family=family, type=socket.SOCK_STREAM))
+        try:
+            # An address needs no resolver, and so no thread.
+            infos = ask(flags=socket.AI_NUMERICHOST)
+        except socket.gaierror:
+            infos = await in_daemon(ask)
     except UnicodeError as error:
         # Python takes it apart before any resolver is asked.
         raise socket.gaierror(socket.EAI_NONAME, "a part of it is empty or longer than 63 characters") from error
