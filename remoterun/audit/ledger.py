@@ -54,6 +54,11 @@ class Event:
             raise ValueError(f"there is no template {texts['template']!r}")
         return cls(count=int(str(value["count"])), **texts)
 
+    @property
+    def rank(self) -> int:
+        """Return that of its severity, -1 where it has none."""
+        return Severity(self.severity).rank if self.severity in set(Severity) else -1
+
     def document(self) -> dict[str, Json]:
         """Return what is kept of it, and what documents tell."""
         return {item.name: getattr(self, item.name) for item in fields(self)}
@@ -92,7 +97,7 @@ def _findings(
         if len(known) >= MOST_KNOWN:
             return
         before = known.get(identity.key)
-        if (before is None or _rank(before) < finding.severity.rank) and finding.severity.rank >= lowest.rank:
+        if (before is None or before.rank < finding.severity.rank) and finding.severity.rank >= lowest.rank:
             known[identity.key] = Event(
                 template="new",
                 playbook=_short(difference.playbook),
@@ -106,10 +111,6 @@ def _findings(
                 since=since.at,
             )
             yield known[identity.key]
-
-
-def _rank(event: Event) -> int:
-    return Severity(event.severity).rank if event.severity in set(Severity) else -1
 
 
 def _cleared(known: dict[str, Event], difference: Difference, answered: AbstractSet[str]) -> Iterator[Event]:

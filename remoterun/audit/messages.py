@@ -37,12 +37,12 @@ class Message:
 
 
 def message(project: str, events: Sequence[Event], templates: Mapping[str, str], *, dropped: int = 0) -> Message:
-    """Put events into one message: equal lines once, the gravest first, and no more than can be read.
+    """Put events into one message: equal lines once, the gravest first as in the table, no more than can be read.
 
     What targets say is put into the templates' places and never looked at again, so none of it is obeyed.
     """
     order = {template: number for number, (template, _) in enumerate(_TITLES)}
-    ranked = sorted(events, key=lambda event: order[event.template])
+    ranked = sorted(events, key=lambda event: (order[event.template], -event.rank))
     lines = list(dict.fromkeys(line_of(event, templates) for event in ranked))
     shown = _within(lines)
     left = len(lines) - len(shown)

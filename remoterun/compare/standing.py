@@ -61,14 +61,14 @@ def advance(
         else:
             gone.append(fate)
     return (
-        tuple(sorted(standing, key=_order)),
-        tuple(sorted(gone, key=lambda each: _order(each.standing))),
+        tuple(sorted(standing, key=_gravity)),
+        tuple(sorted(gone, key=lambda each: _gravity(each.standing))),
     )
 
 
-def _order(standing: Standing) -> tuple[int, str]:
-    """Put the worst first, and the others in an order that is the same in every run."""
-    return -standing.finding.severity.rank, standing.identity.key
+def _gravity(standing: Standing) -> int:
+    """Put the worst first; those alike stay in the order in which their run tells them."""
+    return -standing.finding.severity.rank
 
 
 def _checked(identity: Identity, seen: Mapping[str, Seen]) -> float | None:

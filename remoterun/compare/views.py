@@ -8,6 +8,7 @@ from remoterun.compare.model import Identity, Kind
 from remoterun.model import Phase, Status
 from remoterun.records import dataclass
 from remoterun.report.documents import plain
+from remoterun.report.severities import worst_first
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -81,8 +82,12 @@ def _says_nothing(outcome: Outcome) -> bool:
 
 
 def _found(outcomes: list[Outcome]) -> Iterator[tuple[str, tuple[Identity, Finding]]]:
-    """Name the findings; of several with one name, the first is the worst."""
-    ranked = [(finding, payload_of(outcome), outcome.target) for outcome in outcomes for finding in outcome.findings]
+    """Name the findings, in the order in which they are told; of several with one name, the first is the worst."""
+    ranked = [
+        (finding, payload_of(outcome), outcome.target)
+        for outcome in outcomes
+        for finding in worst_first(outcome.findings)
+    ]
     known: set[str] = set()
     for finding, payload, target in sorted(ranked, key=lambda item: -item[0].severity.rank):
         identity = identity_of(finding, payload, target)

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Final
 
 from remoterun.errors import clean
 from remoterun.report.documents import plain
-from remoterun.report.rows import scalar
-from remoterun.report.text import SEVERITY_STYLE, Page, Span, cells, clip, pad
+from remoterun.report.severities import worst_first
+from remoterun.report.text import SEVERITY_STYLE, Page, Span, cells, clip, pad, scalar
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -29,7 +29,7 @@ def finding_lines(page: Page, findings: Sequence[Finding], *, with_subject: bool
     that say the same of several tensors are one entry.
     """
     indent = 2 if with_subject else 4
-    ranked = sorted(findings, key=lambda finding: -finding.severity.rank)
+    ranked = worst_first(findings)
     entries = [[finding] for finding in ranked] if verbose else _entries(ranked)
     shown = entries if verbose else entries[:MAX_FINDINGS]
     severity = max((len(first.severity) for first, *_ in shown), default=0)

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Final
 from remoterun.errors import clean
 from remoterun.model import Captured, Outcome, Status
 from remoterun.model.times import seconds_between
-from remoterun.report.severities import severities_of
-from remoterun.report.text import last_lines
+from remoterun.report.resuming import resume_lines
+from remoterun.report.rows import is_summary
+from remoterun.report.severities import severities_of, worst_first
+from remoterun.report.text import last_lines, render
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -100,8 +102,7 @@ def _case(run: Run, outcome: Outcome, *, several: bool) -> Element:
         # Whatever a number came to, its reader wants one.
         time=f"{seconds if 0 <= seconds < 1e9 else 0.0:.3f}",
     )
-    ranked = sorted(outcome.findings, key=lambda finding: -finding.severity.rank)
-    told = "\n".join(map(_finding, ranked))
+    told = "\n".join(map(_finding, worst_first(outcome.findings)))
     if outcome.status in _SKIPPED:
         _say(SubElement(case, "skipped"), _cause(outcome))
     elif outcome.status is Status.FINDINGS:
@@ -110,8 +111,8 @@ def _case(run: Run, outcome: Outcome, *, several: bool) -> Element:
         code = outcome.error.code if outcome.error else outcome.status.value
         hint = outcome.error.hint if outcome.error else ""
         _say(SubElement(case, "error", type=_text(code)), _cause(outcome), "\n".join(filter(None, (hint, told))))
-    below = told if outcome.status is Status.OK else ""
-    for tag, text in (("system-out", [below, _stream(outcome.stdout)]), ("system-err", [_stream(outcome.stderr)])):
+    below = [told if outcome.status is Status.OK else "", _resume(outcome), _stream(outcome.stdout)]
+    for tag, text in (("system-out", below), ("system-err", [_stream(outcome.stderr)])):
         if any(text):
             SubElement(case, tag).text = _text("\n".join(filter(None, text)), lines=True)
     return case
@@ -132,6 +133,13 @@ def _finding(finding: Finding) -> str:
     subject = f"{clean(finding.subject)}: " if finding.subject else ""
     line = f"{finding.severity.value} {clean(finding.rule)} {subject}{clean(finding.message)}"
     return f"{line}\n  next: {clean(finding.next_step)}" if finding.next_step else line
+
+
+def _resume(outcome: Outcome) -> str:
+    """Say where the trainings of an audit of checkpoints can be resumed."""
+    summaries = (record for record in outcome.records if is_summary(record) and "resume_from" in record)
+    lines = (line for summary in summaries for line in resume_lines(summary, verbose=1))
+    return "\n".join(clean(render(line, color=False)) for line in lines)
 
 
 def _stream(captured: Captured) -> str:

@@ -8,6 +8,7 @@ from remoterun.errors import clean
 from remoterun.records import dataclass
 from remoterun.report.documents import plain
 from remoterun.report.facts import digest, is_probe, measured
+from remoterun.report.resuming import resume_lines
 from remoterun.report.text import (
     Page,
     Span,
@@ -16,10 +17,10 @@ from remoterun.report.text import (
     clip,
     human_bytes,
     human_count,
-    human_seconds,
     pad,
     plural,
     render,
+    scalar,
     wrap,
 )
 
@@ -34,8 +35,6 @@ MAX_RECORDS: Final = 50
 """Other records shown of one outcome without -v."""
 MAX_SKIPPED: Final = 5
 """Files named that a summary says were not checked, without -v."""
-MAX_TRAININGS: Final = 20
-"""Trainings told apart at the foot of an outcome, without -v."""
 MAX_ITEMS: Final = 16
 """Items shown of a list inside a record without -v."""
 _NARROWEST: Final = 16
@@ -259,28 +258,6 @@ def sums_lines(page: Page, survey: Survey) -> None:
 # --- any record -----------------------------------------------------------------------------------
 
 
-def scalar(value: Json, key: str = "") -> str:
-    """Write a value for people, in one line; what is nested in it is only counted."""
-    match value:
-        case None:
-            return "-"
-        case bool():
-            return "yes" if value else "no"
-        case int() if "bytes" in key.split("_"):
-            return human_bytes(value)
-        case int():
-            return str(value)
-        case float():
-            return human_seconds(value) if key == "seconds" or key.endswith(("_seconds", "_s")) else f"{value:.6g}"
-        case str():
-            return value
-        case list():
-            flat = not any(isinstance(item, (list, dict)) for item in value)
-            return (", ".join(scalar(item) for item in value) or "none") if flat else f"[{len(value)}]"
-        case dict():
-            return f"{{{len(value)}}}" if value else "none"
-
-
 def pairs(record: Mapping[str, Json]) -> str:
     """Write a mapping in one line, as ``key=value`` twice spaced."""
     return "  ".join(f"{key}={scalar(value, key)}" for key, value in record.items())
@@ -375,15 +352,9 @@ def summary_line(page: Page, record: Mapping[str, Json], *, verbose: int) -> Non
     if "resume_from" not in record or verbose > 1:
         record_lines(page, record, verbose=verbose)
         return
-    best, verdicts, trainings = record["resume_from"], record.get("verdicts"), record.get("trainings")
-    if best is not None and isinstance(trainings, list) and len(trainings) > 1:
-        _training_lines(page, trainings, verbose=verbose)
-    elif best is not None:
-        page.line(Span("resume from "), Span(scalar(best), "good"), indent=2)
-    elif isinstance(verdicts, dict) and verdicts.get("unchecked"):
-        page.line(Span("resume from: not known, since no values were checked", "hint"), indent=2)
-    else:
-        page.line(Span("resume from: none of these checkpoints", "bad"), indent=2)
+    for line in resume_lines(record, verbose=verbose):
+        page.line(*line, indent=2, hang=2)
+    verdicts = record.get("verdicts")
     unfinished = verdicts.get("in_progress") if isinstance(verdicts, dict) else None
     if isinstance(unfinished, int) and unfinished > 0:
         what = plural(unfinished, "checkpoint that is not finished", "checkpoints that are not finished")
@@ -396,19 +367,6 @@ def summary_line(page: Page, record: Mapping[str, Json], *, verbose: int) -> Non
         page.line(Span("not checked  ", "warn"), Span(what), indent=2, hang=13)
     if isinstance(skipped, list) and len(skipped) > MAX_SKIPPED and not verbose:
         page.line(Span(f"... and {len(skipped) - MAX_SKIPPED} more not checked; -v shows them", "dim"), indent=2)
-
-
-def _training_lines(page: Page, trainings: Sequence[Json], *, verbose: int) -> None:
-    """Say for each of several trainings where to resume it."""
-    shown = trainings if verbose else trainings[:MAX_TRAININGS]
-    for each in shown:
-        best, folder = (each.get("resume_from"), scalar(each.get("folder"))) if isinstance(each, dict) else (None, "?")
-        if best is None:
-            page.line(Span(f"resume from: none of the checkpoints in {folder}", "bad"), indent=2, hang=2)
-        else:
-            page.line(Span("resume from "), Span(scalar(best), "good"), Span(f"  in {folder}", "dim"), indent=2, hang=2)
-    if len(shown) < len(trainings):
-        page.line(Span(f"... and {len(trainings) - len(shown)} more trainings; -v shows them", "dim"), indent=2)
 
 
 def _below(root: Json, path: Json) -> str:

@@ -1,4 +1,4 @@
-"""How much was found: each checkpoint, or whatever else findings are about, counts once, by its worst finding."""
+"""How bad what was found is: the order of findings, and how many subjects have which, each by its worst finding."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from remoterun.model import Severity
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from remoterun.model import Outcome
+    from remoterun.model import Finding, Outcome
 
 
 def worst_of_each(found: Iterable[tuple[object, Severity]]) -> dict[Severity, int]:
@@ -19,6 +19,15 @@ def worst_of_each(found: Iterable[tuple[object, Severity]]) -> dict[Severity, in
         worst[subject] = max(worst.get(subject, severity), severity, key=lambda each: each.rank)
     counts = list(worst.values())
     return {severity: counts.count(severity) for severity in reversed(Severity) if severity in counts}
+
+
+def worst_first(findings: Iterable[Finding]) -> list[Finding]:
+    """Put findings in the order in which they are told everywhere: the worst first, then subject by subject."""
+    came: dict[str, int] = {}
+    told = list(findings)
+    for finding in told:
+        came.setdefault(finding.subject, len(came))
+    return sorted(told, key=lambda finding: (-finding.severity.rank, came[finding.subject]))
 
 
 def severities_of(outcomes: Sequence[Outcome]) -> list[str]:

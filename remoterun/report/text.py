@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Final, Literal, TypeAlias
 
 from remoterun.errors import clean
-from remoterun.model import Captured, Severity, Status
+from remoterun.model import Captured, Json, Severity, Status
 from remoterun.records import dataclass
 
 Style: TypeAlias = Literal["plain", "bold", "dim", "good", "warn", "bad", "odd", "hint"]
@@ -242,7 +242,7 @@ class Page:
         return "".join(f"{line}\n" for line in self._lines)
 
 
-# --- numbers for people ---------------------------------------------------------------------------
+# --- values for people ----------------------------------------------------------------------------
 
 
 def number(value: float) -> float:
@@ -283,6 +283,28 @@ def human_seconds(seconds: float) -> str:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
     return f"{minutes}m {rest:02}s" if minutes < 60 else f"{minutes // 60}h {minutes % 60:02}m"
+
+
+def scalar(value: Json, key: str = "") -> str:
+    """Write a value for people, in one line; what is nested in it is only counted."""
+    match value:
+        case None:
+            return "-"
+        case bool():
+            return "yes" if value else "no"
+        case int() if "bytes" in key.split("_"):
+            return human_bytes(value)
+        case int():
+            return str(value)
+        case float():
+            return human_seconds(value) if key == "seconds" or key.endswith(("_seconds", "_s")) else f"{value:.6g}"
+        case str():
+            return value
+        case list():
+            flat = not any(isinstance(item, (list, dict)) for item in value)
+            return (", ".join(scalar(item) for item in value) or "none") if flat else f"[{len(value)}]"
+        case dict():
+            return f"{{{len(value)}}}" if value else "none"
 
 
 def without_place(message: str, target: str) -> str:

@@ -142,6 +142,50 @@ def test_a_cell_opens_what_was_found(chromium: Browser, write: Write) -> None:
     assert not chromium.run("return document.querySelector('dialog').open")
 
 
+def test_each_training_of_a_target_says_where_to_resume(chromium: Browser, write: Write) -> None:
+    trainings: list[Json] = [
+        {"folder": "sft", "checkpoints": 2, "resume_from": "sft/step_4"},
+        {"folder": "dpo", "checkpoints": 1, "resume_from": None},
+        {"folder": "vision", "checkpoints": 1, "resume_from": "vision/step_9"},
+    ]
+    unchecked: dict[str, Json] = {"resume_from": None, "trainings": [], "verdicts": {"unchecked": 1}}
+    none: dict[str, Json] = {"resume_from": None, "trainings": trainings[1:2]}
+    summaries: dict[str, dict[str, Json]] = {
+        "several": {"resume_from": "vision/step_9", "trainings": trainings},
+        "one": {"resume_from": "step_1", "trainings": trainings[:1]},
+        "none": none,
+        "unchecked": unchecked,
+    }
+    outcomes = [
+        replace(audited(name, [1]), records=(checkpoint(1), {"kind": "summary", **summary}))
+        for name, summary in summaries.items()
+    ]
+    chromium.open(write([run(0, *outcomes)]))
+    assert chromium.texts(".row-end") == [
+        "Resume 2 of 3 trainings",
+        "Resume from step_1",
+        "No checkpoint to resume from",
+        "1 checkpoint",
+    ]
+    said = {}
+    for name in summaries:
+        next(each for each in chromium.all(".row-head") if name in each.text).click()
+        said[name] = chromium.texts(".panel-body")[0]
+        chromium.press(Keys.ESCAPE)
+    assert (
+        "Resume from sft/step_4 in sft.\nNo checkpoint in dpo to resume from.\nResume from vision/step_9 in vision."
+        in (said["several"])
+    )
+    assert "Resume from step_1.\n" in said["one"]
+    assert "No checkpoint to resume from." in said["none"]
+    assert "Where to resume is not known, since no values were checked." in said["unchecked"]
+    next(each for each in chromium.all("#tables .choice") if "Targets" in each.text).click()
+    cells = chromium.texts('#tables td[data-name="Resume from"]')
+    assert sorted(cells) == sorted(
+        ["sft/step_4 in sft, none in dpo, vision/step_9 in vision", "step_1", "\u2013", "\u2013"]
+    )
+
+
 def test_a_target_opens_why_it_has_no_result(chromium: Browser, write: Write) -> None:
     chromium.open(write([mixed_run()]))
     next(each for each in chromium.all(".row-head") if "kpro6/203" in each.text).click()

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from junitparser import Error, Failure, JUnitXml, Skipped, TestCase, TestSuite
 
 from remoterun.errors import Problem
-from remoterun.model import Run, Severity, Status
+from remoterun.model import Json, Run, Severity, Status
 from remoterun.report.junit import junit, junit_problems
 from tests.support import runs as samples
 from tests.support.audits import audited, nan, run, silent
@@ -74,12 +74,25 @@ def test_several_runs_are_several_suites_and_steps_have_classes() -> None:
     assert (whole.tests, whole.errors, whole.failures) == (3, 1, 0)
 
 
+def test_each_training_says_where_to_resume() -> None:
+    trainings: list[Json] = [{"folder": "sft", "resume_from": "sft/step_4"}, {"folder": "dpo", "resume_from": None}]
+    summary: dict[str, Json] = {"kind": "summary", "resume_from": "sft/step_4", "trainings": trainings}
+    case = _cases(junit([run(0, replace(audited("a", [4]), records=(summary,)))]))["a"]
+    assert case.system_out.splitlines() == [
+        "resume from sft/step_4  in sft",
+        "resume from: none of the checkpoints in dpo",
+    ]
+
+
 def test_output_goes_with_its_case() -> None:
     outcome = audited(
         "a", [3], stdout=samples.captured(b"\x1b[31mred\x1b[0m\nnext\n"), stderr=samples.captured(b"oh\n")
     )
     case = _cases(junit([run(0, outcome)]))["a"]
-    assert (case.system_out, case.system_err) == ("red\nnext", "oh")
+    assert (case.system_out, case.system_err) == (
+        "resume from: none of these checkpoints\nred\nnext",
+        "oh",
+    )
 
 
 def test_problems_before_a_run_are_an_error() -> None:

@@ -58,7 +58,7 @@ function openRow(row) {
     element("p", { class: "lead" }, badge(STATUSES, row.status), " ",
       element("span", { class: "dim" }, `ended in phase ${wordOf(outcome.phase)}`)),
     isMap(outcome.error) && errorBox(outcome.error),
-    resumeText(row) && element("p", null, resumeText(row)),
+    resumeList(row),
     row.checkpoints.length > 0 && tallyLine(row),
     row.checkpoints.length > 1 && element("p", null, button("quiet", "Over the steps", () => { panel.close(); showSeries(row); })),
     about.length > 0 && findingList(about),
@@ -91,9 +91,15 @@ function errorBox(error) {
     limit.key && element("p", { class: "dim" }, `Limit ${line(limit.name, 40)}, ${seconds(limit.value_s)}: `, element("code", null, line(limit.key, 200))));
 }
 
-function resumeText(row) {
-  const name = row.summary.resume_from;
-  return typeof name === "string" && name ? `Resume from ${line(name, 300)}.` : "";
+function resumeText({ name, folder }) {
+  if (name) return `Resume from ${name}${folder && ` in ${folder}`}`;
+  return `No checkpoint${folder && ` in ${folder}`} to resume from`;
+}
+
+function resumeList({ resumes, summary }) {
+  if (resumeUnknown(summary)) return element("p", null, "Where to resume is not known, since no values were checked.");
+  const texts = resumes.map((each) => `${resumeText(each)}.`);
+  return texts.length > 1 ? element("ul", { class: "resumes" }, texts.map((each) => element("li", null, each))) : texts.length > 0 && element("p", null, texts);
 }
 
 function tallyLine(row) {

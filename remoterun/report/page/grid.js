@@ -128,10 +128,16 @@ function rowText(row) {
 
 function rowEnd(row) {
   const ill = row.checkpoints.filter((each) => each.rank >= VERDICTS.unsupported.rank);
-  const parts = [ill.length && `${whole(ill.length)} of ${whole(row.checkpoints.length)} not ok`, row.told && resumeText(row).replace(/\.$/, "")];
+  const parts = [ill.length && `${whole(ill.length)} of ${whole(row.checkpoints.length)} not ok`, row.told && resumeShort(row)];
   const said = parts.filter(Boolean);
   if (!said.length && row.checkpoints.length) said.push(plural(row.checkpoints.length, "checkpoint"));
   return said.length ? element("div", { class: "row-end", role: "gridcell" }, said.map((part) => element("span", null, part))) : "";
+}
+
+function resumeShort({ resumes }) {
+  if (resumes.length < 2) return resumes.map(resumeText).join("");
+  const some = resumes.filter(({ name }) => name).length;
+  return `Resume ${some === resumes.length ? "" : `${whole(some)} of `}${whole(resumes.length)} trainings`;
 }
 
 // Arrow keys go from cell to cell, Home and End to the ends of a row, Enter opens.

@@ -28,6 +28,7 @@ function rowOf(outcome, index, withStep, changes) {
     else if (record.kind === "summary") row.summary = record;
     else if (record.kind !== "series") row.others.push(record);
   }
+  row.resumes = resumesOf(row.summary);
   attach(row, list(outcome.findings).filter(isMap), changes);
   row.words = `${row.target} ${row.name} ${row.step} ${row.status} ${errorText(outcome)}`.toLowerCase();
   return row;
@@ -43,6 +44,17 @@ function checkpointOf(record, row, index) {
     rank: own(VERDICTS, verdict).rank,
     findings: [],
   };
+}
+
+// Nobody knows where to resume when no values were checked.
+const resumeUnknown = (summary) => !text(summary.resume_from) && number(map(summary.verdicts).unchecked) > 0;
+
+// Where to resume: of each training where there are several, else of all together.
+function resumesOf(summary) {
+  if (!Object.hasOwn(summary, "resume_from") || resumeUnknown(summary)) return [];
+  const trainings = list(summary.trainings).filter(isMap);
+  const each = trainings.length > 1 ? trainings : [summary];
+  return each.map((one) => ({ name: line(one.resume_from, 300), folder: each === trainings ? line(one.folder, 300) : "" }));
 }
 
 function errorText(outcome) {

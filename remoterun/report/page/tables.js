@@ -44,7 +44,7 @@ const VIEWS = {
       Step: { value: (row) => row.step, show: (row) => row.step, only: (model) => model.rows.some((row) => row.step) },
       Checkpoints: { value: (row) => row.checkpoints.length, show: (row) => whole(row.checkpoints.length), right: true },
       Findings: { value: (row) => row.findings.length, show: (row) => whole(row.findings.length), right: true },
-      "Resume from": { value: (row) => line(row.summary.resume_from, 300), show: (row) => line(row.summary.resume_from, 300) || "\u2013" },
+      "Resume from": { value: resumeWords, show: (row) => resumeWords(row) || "\u2013", only: (model) => model.rows.some((row) => row.resumes.length) },
       Error: { value: (row) => errorText(row.outcome), show: (row) => errorText(row.outcome), wide: true, only: (model) => model.rows.some((row) => errorText(row.outcome)) },
       Time: { value: (row) => number(map(row.outcome.timings_s).total), show: (row) => seconds(map(row.outcome.timings_s).total) || "\u2013", right: true },
     },
@@ -62,6 +62,11 @@ VIEWS.changes = {
     What: { value: changeText, show: changeText, wide: true },
   },
 };
+
+function resumeWords({ resumes }) {
+  const told = resumes.map(({ name, folder }) => `${name || "none"}${folder && ` in ${folder}`}`);
+  return resumes.some(({ name }) => name) ? told.join(", ") : "";
+}
 
 function changeText(each) {
   const kind = text(each.kind);

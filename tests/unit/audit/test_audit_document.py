@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -9,14 +10,18 @@ from hypothesis import given, settings
 from jsonschema import Draft202012Validator
 
 from remoterun.audit.document import audit_pieces, audit_schema, busy_document
-from remoterun.audit.file import ExitOn
-from remoterun.audit.ledger import Event
+from remoterun.audit.file import Alerts, ExitOn
+from remoterun.audit.ledger import Event, Told, tell
 from remoterun.audit.lock import Holder
+from remoterun.audit.messages import message
 from remoterun.audit.notify import Delivery
 from remoterun.audit.outcome import Audit, Cut, exit_code
 from remoterun.audit.summary import paragraph
+from remoterun.audit.words import TEMPLATES
 from remoterun.compare import compare, difference_text
 from remoterun.model import Finding, Outcome, Phase, Run, RunStatus, Severity, Status
+from remoterun.report.junit import junit
+from remoterun.report.table import table
 from tests.support.project import strict_json
 from tests.support.runs import CHECK_CKPT, checkpoint, error, run_of, runs
 
@@ -98,11 +103,26 @@ def test_findings_of_several_tensors_are_said_once() -> None:
     broken = replace(bad("a"), findings=(*torn, *bad("a").findings))
     new, over = audit([ok("a")], [broken]), audit([broken], [ok("a")])
     assert said(new).partition("9 new findings. ")[2] == (
-        "New: a: step_1: CK010 bad: 3 NaN in w. New: a: step_1: CK022 bad (8 of them): w0 has another CRC-32. "
+        "New: a: step_1: CK022 bad (8 of them): w0 has another CRC-32. New: a: step_1: CK010 bad: 3 NaN in w. "
         "More: remoterun diff run-1 run-2."
     )
     assert said(over).count("Cleared: a: step_1: CK022 bad (8 of them), there since 2026-03-01 02:00 UTC.") == 1
     assert said(over).count("Cleared") == 2
+
+
+def test_findings_are_in_the_order_of_the_table() -> None:
+    said_of = [("step_2", "CK040"), ("step_1", "CK090"), ("step_1", "CK010"), ("step_2", "CK031")]
+    severities = {"CK040": Severity.SUSPECT, "CK090": Severity.BAD, "CK010": Severity.BAD, "CK031": Severity.SUSPECT}
+    findings = tuple(
+        Finding(rule=rule, severity=severities[rule], subject=subject, message="so it is") for subject, rule in said_of
+    )
+    found = audit([ok("a")], [replace(bad("a"), findings=findings)])
+    order = ["CK090", "CK010", "CK040", "CK031"]
+    assert re.findall(r"CK\d+", said(found)) == order
+    for text in (table(found.runs[0], width=100, color=False), junit(found.runs).decode()):
+        assert re.findall(r"CK\d+", text) == order
+    _, events = tell(Told(), found.differences[0], found.runs[0], Alerts(to={}))
+    assert re.findall(r"CK\d+", message("fleet", events, TEMPLATES).body) == order
 
 
 def test_a_target_without_a_result_has_the_status_of_its_run() -> None:

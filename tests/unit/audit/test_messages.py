@@ -39,6 +39,13 @@ def test_one_of_each() -> None:
     ]
 
 
+def test_the_worst_of_all_targets_comes_first() -> None:
+    severities = ("info", "bad", "suspect", "bad")
+    events = [Event(template="new", target=f"t{number}", severity=each) for number, each in enumerate(severities)]
+    body = message("fleet", events, {**TEMPLATES, "new": "$target"}).body
+    assert body.split() == ["t1", "t3", "t2", "t0"]
+
+
 def test_a_flood_is_counted() -> None:
     events = [Event(template="new", target=f"t{number}") for number in range(MOST_LINES + 25)]
     lines = message("fleet", [*events, events[0]], TEMPLATES, dropped=3).body.splitlines()
