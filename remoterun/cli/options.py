@@ -1,11 +1,14 @@
-"""The flags that several commands share, and what they mean together."""
+"""The flags that several commands share, and what they mean together.
 
-from __future__ import annotations
+Annotations are evaluated here as they stand: as texts, typer would have each compiled, at every start.
+"""
 
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -17,10 +20,6 @@ from remoterun.cli.values import limits, pairs, secret_sources
 from remoterun.errors import ConfigError, Problem
 from remoterun.inventory import Overrides
 from remoterun.model import RuleChanges
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from contextlib import AbstractContextManager
 
 
 class Format(StrEnum):

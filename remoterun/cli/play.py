@@ -1,7 +1,5 @@
 """`remoterun play`, `run` and `exec`: everything that starts something on targets."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from typing import Annotated
