@@ -19,11 +19,12 @@ from remoterun.errors import ConfigError, Problem
 from remoterun.history import History, HistoryError, Kept, default_folder
 from remoterun.history.database import project_name
 from remoterun.model import ExecWork, Json, Plan, RunStatus, ScriptWork, Status
+from remoterun.model.times import seconds_between
 
 SCHEMA = "remoterun/runs/1"
 # What ended without saying what is the matter with the target.
 _UNFINISHED = frozenset({Status.LOST, Status.CANCELLED, Status.NOT_STARTED})
-_WIDEST_TARGET = 32
+_WIDEST = 32
 
 RunArgument = Annotated[
     str,
@@ -44,30 +45,40 @@ def runs(
     with History.open(default_folder()) as history:
         found = history.runs(limit)
     if output is Format.TABLE:
-        write_rows([("RUN", "PLAYBOOK", "TARGET", "STATUS", "OUTCOMES"), *map(_row, found)])
+        several = len({run.project for run in found}) > 1
+        head = ("RUN", *(("PROJECT",) if several else ()), "PLAYBOOK", "TARGET", "STATUS", "TOOK", "OUTCOMES")
+        write_rows([head, *(_row(run, with_project=several) for run in found)])
     else:
         document: dict[str, Json] = {"schema": SCHEMA, "runs": [_describe(run) for run in found]}
         write_json(document, indent=output.indent)
     return 0
 
 
-def _row(kept: Kept) -> tuple[str, ...]:
+def _row(kept: Kept, *, with_project: bool) -> tuple[str, ...]:
     from remoterun.report.table import counted
+    from remoterun.report.text import human_seconds
 
+    project = (_end_of(project_name(kept.project) or "-"),) if with_project else ()
+    seconds = seconds_between(kept.started_at, kept.finished_at) if kept.finished_at else None
+    took = "-" if seconds is None else human_seconds(seconds)
     counts = ", ".join(counted(count, Status(status)) for status, count in sorted(kept.counts.items()))
     missing = kept.jobs - sum(kept.counts.values())
     more = f"{missing} without an outcome"
     if kept.running or kept.status is RunStatus.DETACHED:
         more = f"{missing} to come" if kept.running else f"{missing} at work"
     outcomes = ", ".join(filter(None, (counts, more if missing else "")))
-    return kept.run_id, kept.playbook, _where(kept), _status(kept), outcomes
+    return kept.run_id, *project, kept.playbook, _where(kept), _status(kept), took, outcomes
 
 
 def _where(kept: Kept) -> str:
     """Name the only target of a run, of a long path its end; or count them."""
     if kept.target is None:
         return f"{kept.targets} targets"
-    return kept.target if len(kept.target) <= _WIDEST_TARGET else f"...{kept.target[3 - _WIDEST_TARGET :]}"
+    return _end_of(kept.target)
+
+
+def _end_of(path: str) -> str:
+    return path if len(path) <= _WIDEST else f"...{path[3 - _WIDEST :]}"
 
 
 def _status(kept: Kept) -> str:

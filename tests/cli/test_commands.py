@@ -17,7 +17,7 @@ import pytest
 from remoterun.cli.app import command
 from remoterun.version import VERSION
 from tests.docs.generate import COMMANDS
-from tests.support.project import REMOTERUN, Project, Result, piped, strict_json
+from tests.support.project import REMOTERUN, Project, Result, piped, remoterun, strict_json
 
 INVENTORY = f"""\
 defaults: {{python: {sys.executable}}}
@@ -41,10 +41,7 @@ def project(tmp_path: Path) -> Project:
 
 def bare(*words: str, **more: str) -> Result:
     """Run a command line without a project."""
-    done = subprocess.run(
-        [*REMOTERUN, *words], capture_output=True, timeout=60, check=False, env={**os.environ, **more}
-    )
-    return Result(status=done.returncode, stdout=done.stdout, stderr=done.stderr.decode())
+    return remoterun(*words, env={**os.environ, **more})
 
 
 @pytest.mark.parametrize("words", [("--version",), ("--version", "play")])
@@ -422,7 +419,23 @@ def test_runs_are_counted_in_the_words_of_the_table(project: Project) -> None:
     project.payload("doubt", "def run(ctx):\n    ctx.finding('R1', 'suspect', 'n 2', 'it is even')\n")
     played = project.run("play", "doubt")
     assert b"1 with findings" in played.stdout
-    assert bare("runs").stdout.decode().splitlines()[1].endswith("doubt     here    findings  1 with findings")
+    head, row = bare("runs").stdout.decode().splitlines()
+    assert head.split() == ["RUN", "PLAYBOOK", "TARGET", "STATUS", "TOOK", "OUTCOMES"]
+    assert re.search(r"doubt     here    findings  [0-9.]+ s  1 with findings$", row)
+
+
+def test_runs_name_their_projects_where_there_are_several(project: Project, tmp_path: Path) -> None:
+    project.run("play", "hello")
+    other = tmp_path / "below" / ("long" * 10)
+    other.mkdir(parents=True)
+    (other / "inventory.yaml").write_text(INVENTORY, "utf-8")
+    Project(folder=other).run("play", "probe")
+    head, *rows = [line.split() for line in bare("runs").stdout.decode().splitlines()]
+    assert (head[1], rows[0][1], rows[1][1]) == (
+        "PROJECT",
+        f"...{str(other)[-29:]}",
+        str(tmp_path) if len(str(tmp_path)) <= 32 else f"...{str(tmp_path)[-29:]}",
+    )
 
 
 def test_a_schema_of_nothing_is_told_with_the_nearest_name() -> None:
