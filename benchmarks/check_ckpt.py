@@ -123,7 +123,8 @@ class Bench:
         settings = {"root": str(path), "depth": 0, "cache": False, **params}
         config = {
             "mode": "payload",
-            "entry": "check_ckpt:run",
+            "entry": "check_ckpt:start",
+            "modules": None,
             "params": settings,
             "requires": [],
             "path": str(self.packs[pack]),

@@ -154,6 +154,7 @@ class Auditor:
         report.claims = claim(checkpoint.tensors)
         done = [self._before]
         pairs = moment_pairs(checkpoint)
+        samples = self._memory.samples(report.unit, checkpoint.tensors)
 
         def on_bytes(count: int) -> None:
             done[0] += count
@@ -169,6 +170,7 @@ class Auditor:
                 pace=self._pace,
                 on_bytes=on_bytes,
                 pairs=pairs,
+                samples=samples,
             )
             return scanner.run(self._settings.workers)
 

@@ -45,6 +45,7 @@ class Pass(Job):
         pace: Pace,
         thorough: Optional[Set[int]],
         pairs: Pairs,
+        samples: Dict[int, Tuple[int, int]],
     ) -> None:
         self._sources = sources
         self._regions = regions
@@ -53,6 +54,7 @@ class Pass(Job):
         self._update = checksum.update
         self._thorough = thorough
         self._pairs = pairs
+        self._samples = samples
         self._tasks = list(tasks(regions, max(TASK, 4 * engine.chunk)))
         self._tallies: Dict[int, Tally] = {}
         self.pace = pace
@@ -138,6 +140,8 @@ class Pass(Job):
             tally = self._tallies[tensor] = Tally(position, own_crc=tensor not in self.alone)
         blocks = self._pairs.wanted(tensor, position)
         thorough = self._thorough is None or tensor in self._thorough
+        if tensor in self._samples:
+            tally.keep(data, *self._samples[tensor])
         # Before anybody else may read the bytes: some ways to reckon a checksum change them meanwhile.
         tally.digest(data, self._update)
         where = region.offset, runs, self._pairs.number(tensor, position) if blocks else 0

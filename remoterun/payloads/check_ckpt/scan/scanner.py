@@ -86,12 +86,15 @@ class Scanner:
         pace: Pace,
         on_bytes: Callable[[int], None],
         pairs: Sequence[Pair] = (),
+        samples: Optional[Dict[int, Tuple[int, int]]] = None,
     ) -> None:
+        """Prepare to look at all tensors, and to keep of some the bytes from one place in them to another."""
         self._places = places_of(views, regions)
         thorough = _smallest(self._places, engine.most)
         known = {index: place for index, place in self._places.items() if thorough is None or index in thorough}
         self._pairs = Pairs(pairs, known, engine)
-        self._pass = Pass(sources, regions, views, engine, checksum, pace=pace, thorough=thorough, pairs=self._pairs)
+        more: Dict[str, Any] = {"pace": pace, "thorough": thorough, "pairs": self._pairs, "samples": samples or {}}
+        self._pass = Pass(sources, regions, views, engine, checksum, **more)
         self._engine = engine
         self._sources = sources
         self._regions = regions

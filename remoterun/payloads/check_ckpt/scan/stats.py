@@ -16,7 +16,8 @@ class Stats(Record):
     nothing to look at, and for squares whose sum has no room in a double.
     `digest` is over the bytes, in the tensor's order: two tensors of equal bytes have the same, wherever they lie; 0
     means none. `zero_runs` are the first few runs of zero bytes that fill whole pages of the file, as offsets in the
-    file; `zero_pages` counts all such pages, `pages` all that lie wholly inside the tensor.
+    file; `zero_pages` counts all such pages, `pages` all that lie wholly inside the tensor. `sample` are the bytes that
+    were asked for.
     """
 
     elements: int = 0
@@ -30,6 +31,7 @@ class Stats(Record):
     zero_pages: int = 0
     zero_runs: Tuple[Tuple[int, int], ...] = ()
     negative: Optional[bool] = None
+    sample: bytes = b""
 
 
 class Pair(Record):

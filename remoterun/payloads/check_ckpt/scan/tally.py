@@ -36,7 +36,7 @@ class Tally:
 
     __slots__ = (
         *("position", "size", "crc", "adler", "nan", "inf", "negative_inf", "first", "looked", "zeros"),
-        *("subnormals", "low", "high", "squares", "negative", "zero_pages", "runs", "blocks"),
+        *("subnormals", "low", "high", "squares", "negative", "zero_pages", "runs", "sample", "blocks"),
     )
 
     def __init__(self, position: int, *, own_crc: bool) -> None:
@@ -54,6 +54,7 @@ class Tally:
         self.negative: Optional[bool] = False
         self.zero_pages = 0
         self.runs: List[Tuple[int, int]] = []
+        self.sample = b""
         self.blocks: List[Tuple[int, bytes]] = []
 
     def pack(self) -> Tuple[Any, ...]:
@@ -69,6 +70,12 @@ class Tally:
         return tally
 
     # --- the bytes of a chunk ---------------------------------------------------------------------------------------
+
+    def keep(self, view: memoryview, start: int, stop: int) -> None:
+        """Keep what the next bytes have of those from one place in the tensor to another, before they are taken in."""
+        before = self.position + self.size
+        if start < before + len(view) and before < stop:
+            self.sample += view[max(0, start - before) : stop - before]
 
     def digest(self, view: memoryview, update: Crc) -> None:
         """Take in the next bytes."""
@@ -114,6 +121,7 @@ class Tally:
         self.zero_pages += other.zero_pages
         for start, stop in other.runs:
             self._add_run(start, stop)
+        self.sample += other.sample
 
     def _count(self, counts: Counts, first: int) -> None:
         if first >= 0:
@@ -153,7 +161,7 @@ class Tally:
         """Return the statistics of a tensor that is complete; `crc` is that of its region where it has none."""
         digest = (self.crc if self.crc is not None else crc or 0) << 32 | self.adler
         runs = tuple([(start, stop) for start, stop in self.runs[:_MOST_RUNS]])
-        found = digest, pages, self.zero_pages, runs, self.negative
+        found = digest, pages, self.zero_pages, runs, self.negative, self.sample
         if not self.looked:
             return Stats(elements, None, None, None, None, None, *found)
         squares = self.squares if self.low is not None and math.isfinite(self.squares) else None

@@ -18,9 +18,8 @@ def drift(pair: Pair) -> Iterator[Found]:
     """Say what of the younger checkpoint has another form than in the older one."""
     before, after = _named(pair.model[0]), _named(pair.model[1])
     common = [name for name in after if name in before]
-    fresh = pair.steps is not None and pair.steps < 0
     # What is saved without an optimizer may be cast or cut down on purpose, and a fresh start may begin with anything.
-    severity = None if pair.states[0] and pair.states[1] and not fresh else INFO
+    severity = None if pair.states[0] and pair.states[1] and not pair.fresh else INFO
     if len(common) < _LEAST_COMMON * max(len(before), len(after)):
         text = "it holds another model: of its %s, %d have a name that is known from %s"
         yield Found("CK083", text % (count_of(len(after), "tensor"), len(common), pair.older.name), severity=INFO)

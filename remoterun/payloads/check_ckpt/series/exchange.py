@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Dict, Iterator, List, Optional, Tuple
+from typing import Dict, Iterator, List, Optional, Set, Tuple
 
 from ..model import MODEL, Found
 from ..records import Record
 from ..rules.rule import INFO
-from .pair import MOST_NAMED, Pair, Place
+from .pair import MOST_NAMED, Pair, Place, Shape, parameter_shapes
 from .profile import Mark
 from .sample import likeness, numbers_of
 
@@ -44,23 +44,28 @@ def _among(pair: Pair, halves: Tuple[Dict[Place, Mark], Dict[Place, Mark]]) -> I
     moved = [each for each in changes if each.alike < (1 + _SAME) / 2]
     if len(moved) > _MOST:
         return
-    sources = {each.name: _source(each, changes) for each in moved}
+    shapes: Dict[Shape, List[_Change]] = {}
+    for each in changes:
+        shapes.setdefault(each.after.shape, []).append(each)
+    sources = {each.name: _source(each, shapes[each.after.shape]) for each in moved}
     for each in moved:
-        source = sources[each.name]
-        displaced = source is not None and sources.get(source.name) is not None
+        source, displaced = sources[each.name], _is_displaced(each, sources)
         if source is not None and (displaced or each.alike < _OTHER):
             text = "%s is what %s was in %s" % (each.name, source.name, pair.older.name)
             data: Dict[str, object] = {"tensors": [each.name, source.name], "shape": list(each.after.shape)}
             evidence: Dict[str, object] = {"alike": round(likeness(source.old, each.new), 3)}
             # What stays in its own place, too, was copied: such as into the target of a network.
-            yield Found("CK089", text, data, None if displaced else INFO, evidence=evidence)
+            level = None if displaced and not pair.fresh else INFO
+            yield Found("CK089", text, data, level, evidence=evidence)
     others = [each for each in moved if each.alike < _OTHER]
-    unlike = [each.name for each in others if sources[each.name] is None and _is_weight_of_same_norm(each)]
+    unlike = [each for each in others if sources[each.name] is None and _is_weight_of_same_norm(each)]
     usual = sum(each.alike >= _SAME for each in changes)
     if unlike and usual + len(others) == len(changes) and len(others) <= _FEW * len(changes):
         text = "%s nothing like in %s, though of the same norm, while all others are much as they were"
-        words = unlike[0] + " is" if len(unlike) == 1 else ", ".join(unlike[:3]) + " are"
-        yield Found("CK089", text % (words, pair.older.name), {"tensors": unlike[:MOST_NAMED]}, _weigh(pair))
+        names = [each.name for each in unlike]
+        words = names[0] + " is" if len(names) == 1 else ", ".join(names[:3]) + " are"
+        severity = _weigh(pair, {each.after.shape for each in unlike})
+        yield Found("CK089", text % (words, pair.older.name), {"tensors": names[:MOST_NAMED]}, severity)
 
 
 def _changes(before: Dict[Place, Mark], after: Dict[Place, Mark]) -> Iterator[_Change]:
@@ -72,12 +77,26 @@ def _changes(before: Dict[Place, Mark], after: Dict[Place, Mark]) -> Iterator[_C
                 yield _Change(place[0], last, mark, old, new, likeness(old, new))
 
 
-def _source(each: _Change, changes: List[_Change]) -> Optional[_Change]:
+def _source(each: _Change, fitting: List[_Change]) -> Optional[_Change]:
     """Return what it was before, in another place."""
-    fitting = [other for other in changes if other.after.shape == each.after.shape and other is not each]
-    best = max(fitting, key=lambda other: likeness(other.old, each.new), default=None)
-    alike = 0.0 if best is None else likeness(best.old, each.new)
-    return best if alike >= _SAME and _CLOSER * (1 - alike) < 1 - each.alike else None
+    best, alike = None, _SAME
+    for other in fitting:
+        its = likeness(other.old, each.new) if other is not each else 0.0
+        if its > alike:
+            best, alike = other, its
+    return best if _CLOSER * (1 - alike) < 1 - each.alike else None
+
+
+def _is_displaced(each: _Change, sources: Dict[str, Optional[_Change]]) -> bool:
+    """Tell whether no weight that is trained on is where it came from: older models may be kept beside, in a row."""
+    source = sources[each.name]
+    seen = {each.name}
+    while source is not None and source.name not in seen:
+        if source.alike >= _OTHER and sources.get(source.name) is None:
+            return False
+        seen.add(source.name)
+        source = sources.get(source.name)
+    return len(seen) > 1
 
 
 def _is_weight_of_same_norm(each: _Change) -> bool:
@@ -86,7 +105,8 @@ def _is_weight_of_same_norm(each: _Change) -> bool:
     return alike and each.after.role == MODEL
 
 
-def _weigh(pair: Pair) -> Optional[str]:
-    """Return the severity: who begins anew with a layer does so with its steps, too, where these are known."""
+def _weigh(pair: Pair, shapes: Set[Shape]) -> Optional[str]:
+    """Return the severity: buffers may become others, and so does a layer that is begun anew, as its steps tell."""
     steps = {mark.high for mark in pair.states[1].values() if mark.key == "step"}
-    return None if len(steps) == 1 and pair.steps is not None and pair.steps > 0 else INFO
+    trained = len(steps) == 1 and pair.steps is not None and pair.steps > 0
+    return None if trained and shapes <= parameter_shapes(pair) else INFO

@@ -21,9 +21,12 @@ from .store import Header, Identity, Store, identify, is_settled, key_of
 
 if TYPE_CHECKING:
     from ..find.unit import Unit
+    from ..model import Tensor
     from ..report import Report
 
 Files = Tuple[Identity, ...]
+# Where more series wait for their next checkpoint, the marks of a checkpoint are read from where they are kept.
+_MOST_AT_HAND = 16
 
 
 class Known(Record):
@@ -103,21 +106,23 @@ class Memory:
         entry = Entry(report.unit, outcome, checked_at=now)
         if outcome.waiting or outcome.failed or not files or look(report.unit) != files:
             return entry
-        marks = marks_of(report.checkpoint, report.scanned, self._samples(report))
+        marks = marks_of(report.checkpoint, report.scanned)
         card = card_of(report.checkpoint, marks)._replace(torn=any(map(_tells_torn, outcome.found)))
         entry.lasting = (report.whole or report.shallow) and is_settled(files, now)
         key = key_of(report.unit.relative, files, deep=self._deep)
         self._join(entry, key, card, marks)
-        self._keep(entry, key, marks)
+        kept, store = self._keep(entry, key, marks), self._store
+        if kept and entry.link is not None and len(self._waiting) >= _MOST_AT_HAND:
+            entry.link.profile = Profile(entry.link.card, lambda: store.marks(key))
         return entry
 
-    def _samples(self, report: Report) -> Dict[int, str]:
-        """Read what tells the tensors of a checkpoint from each other, if another one may be held against it."""
-        if not self._deep or self._sizes[place_of(report.unit.relative).series] < 2:
+    def samples(self, unit: Unit, tensors: Sequence[Tensor]) -> Dict[int, Tuple[int, int]]:
+        """Return what is to be kept of tensors to know them again, if another checkpoint is held against this one."""
+        if self._sizes[place_of(unit.relative).series] < 2:
             return {}
         from .sample import samples
 
-        return samples(report)
+        return samples(tensors)
 
     def follow(self, entry: Entry) -> List[Entry]:
         """Take the next checkpoint of the audit, and return those that can be reported now."""
@@ -138,7 +143,9 @@ class Memory:
     def _released(self, link: Link) -> Entry:
         entry = self._waiting.pop(link.card.path)
         if link.compared is not None and link.compared is not link.remembered:
-            self._keep(entry, link.key, link.profile.marks())
+            marks = link.profile.marks()
+            if marks:
+                self._keep(entry, link.key, marks)
         # It may wait long to be reported, and nothing is compared with it any more.
         link.profile = Profile(link.card, list)
         return entry
@@ -153,10 +160,11 @@ class Memory:
             profile = Profile(placed, (lambda: store.marks(key)) if marks is None else (lambda: marks))
             entry.link = Link(key, profile, remembered)
 
-    def _keep(self, entry: Entry, key: str, marks: Sequence[Mark]) -> None:
-        if entry.lasting and entry.card is not None:
-            compared = entry.link.compared if entry.link is not None else None
-            self._store.keep(key, _pack(Known(entry.outcome, entry.card, compared, entry.checked_at)), marks)
+    def _keep(self, entry: Entry, key: str, marks: Sequence[Mark]) -> bool:
+        if not entry.lasting or entry.card is None:
+            return False
+        compared = entry.link.compared if entry.link is not None else None
+        return self._store.keep(key, _pack(Known(entry.outcome, entry.card, compared, entry.checked_at)), marks)
 
     def _placed(self, unit: Unit, card: Card) -> Optional[Card]:
         """Put a card in its place in a series, which depends on where the audit began; None when it has no place."""

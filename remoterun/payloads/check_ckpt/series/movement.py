@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import collections
 import math
-from typing import Counter, Dict, Iterator, List, Optional, Set, Tuple
+import statistics
+from typing import Counter, Dict, Iterator, List, Optional, Sequence, Set, Tuple
 
 from ..model import Found, count_of
 from ..records import Record
 from ..rules.names import BUFFER, LORA_SECOND, MASK
 from ..rules.rule import INFO
-from .pair import MOST_NAMED, Pair, Place, Shape
+from .pair import MOST_NAMED, Pair, Place, Shape, parameter_shapes
 from .profile import Mark
 
 # The distance from 1 to the next number; of other formats, nothing is said.
@@ -213,26 +214,53 @@ def _leaps(pair: Pair, steps: float) -> Iterator[Found]:
     reach = max(pair.older.top_rate, pair.younger.top_rate) * _PUSH * steps
     if not (pair.older.adam and pair.younger.adam and reach):
         return
-    shapes, decay = _parameter_shapes(pair), min(1.0, reach * pair.younger.decay)
-    leaps: List[_Leap] = []
-    for place, after in pair.model[1].items():
-        before = pair.model[0].get(place)
-        if before is not None and after.shape in shapes and not BUFFER.search(place[0]):
-            leaps += _leap(place[0], before, after, reach, decay)
-    if not leaps:
+    shapes = parameter_shapes(pair)
+    weights = [
+        (place[0], pair.model[0][place], after)
+        for place, after in pair.model[1].items()
+        if place in pair.model[0] and after.shape in shapes and not BUFFER.search(place[0])
+    ]
+    # Rates that go up and down by hand are saved as they are at that step, which may be where they are lowest.
+    usual = _ALONE * _usual_move(weights)
+    leaps = _beyond(pair, weights, max(reach, usual))
+    if leaps:
+        yield _told_leaps(pair, steps, leaps, None)
         return
+    leaps = _beyond(pair, weights, reach)
+    if leaps:
+        yield _told_leaps(pair, steps, leaps, INFO)
+
+
+def _usual_move(weights: Sequence[Tuple[str, Mark, Mark]]) -> float:
+    """Return how far some element of a weight has moved at the least, of most weights."""
+    moves = []
+    for _, before, after in weights:
+        if before.peak is not None and after.peak is not None:
+            low, high = (after.low or 0.0) - (before.low or 0.0), (after.high or 0.0) - (before.high or 0.0)
+            moves.append(max(abs(low), abs(high)))
+    return statistics.median(moves) if len(moves) >= _SEVERAL else 0.0
+
+
+def _beyond(pair: Pair, weights: Sequence[Tuple[str, Mark, Mark]], reach: float) -> List[_Leap]:
+    decay = min(1.0, reach * pair.younger.decay)
+    return [leap for name, before, after in weights for leap in _leap(name, before, after, reach, decay)]
+
+
+def _told_leaps(pair: Pair, steps: float, leaps: List[_Leap], severity: Optional[str]) -> Found:
     worst = max(leaps, key=lambda leap: leap.after / max(leap.before, 1e-30))
     count = count_of(int(steps), "step")
     text = "the %s of %s was %.4g in %s and is %.4g: further than Adam moves it in %s at its learning rate"
     message = text % (worst.what, worst.name, worst.before, pair.older.name, worst.after, count)
-    more = "; so did %s" % count_of(len(leaps) - 1, "other weight") if len(leaps) > 1 else ""
+    message += "; so did %s" % count_of(len(leaps) - 1, "other weight") if len(leaps) > 1 else ""
+    message += "; most weights moved about as far" if severity else ""
     evidence: Dict[str, object] = {
         "before": worst.before,
         "after": worst.after,
         "limit": worst.limit,
         "weights": len(leaps),
     }
-    yield Found("CK082", message + more, {"tensors": [leap.name for leap in leaps[:MOST_NAMED]]}, evidence=evidence)
+    tensors = [leap.name for leap in leaps[:MOST_NAMED]]
+    return Found("CK082", message, {"tensors": tensors}, severity, evidence=evidence)
 
 
 def _leap(name: str, before: Mark, after: Mark, reach: float, decay: float) -> Iterator[_Leap]:
@@ -268,6 +296,9 @@ def _emptied(pair: Pair) -> Iterator[Found]:
 
 def _outlier(pair: Pair) -> Iterator[Found]:
     """Find the one matrix of which a single element leapt, while the peaks of all others hardly moved."""
+    # Rprop has a rate for each element, which grows by itself.
+    if any(mark.key == "step_size" for mark in pair.states[1].values()):
+        return
     moves = []
     for place, after in pair.model[1].items():
         before = pair.model[0].get(place)
@@ -287,10 +318,3 @@ def _outlier(pair: Pair) -> Iterator[Found]:
         text += "weights, hardly moved"
         evidence: Dict[str, object] = {"before": last, "after": peak, "next": moves[1][0]}
         yield Found("CK082", text % (name, peak, pair.older.name, last), {"tensors": [name]}, evidence=evidence)
-
-
-def _parameter_shapes(pair: Pair) -> Set[Shape]:
-    """Return the shapes of which every weight has its moments: of the others, some may be buffers."""
-    weights = collections.Counter(mark.shape for (name, _), mark in pair.model[1].items() if not BUFFER.search(name))
-    states = collections.Counter(mark.shape for mark in pair.states[1].values() if mark.key == "exp_avg")
-    return {shape for shape, count in weights.items() if states[shape] == count}

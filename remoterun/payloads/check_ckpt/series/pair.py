@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Dict, Optional, Sequence, Tuple
+import collections
+from typing import Dict, Optional, Sequence, Set, Tuple
 
 from ..model import MODEL, OPTIMIZER
 from ..records import Record
+from ..rules.names import BUFFER
 from .profile import Card, Mark, Profile
 
 Shape = Tuple[int, ...]
@@ -29,6 +31,11 @@ class Pair(Record):
         before, after = self.older.optimizer_step, self.younger.optimizer_step
         return None if before is None or after is None else after - before
 
+    @property
+    def fresh(self) -> bool:
+        """Tell that the optimizer was started afresh."""
+        return self.steps is not None and self.steps < 0
+
 
 def pair_of(older: Profile, younger: Profile) -> Optional[Pair]:
     """Put two checkpoints side by side; None when the marks of one can't be had any more."""
@@ -48,3 +55,10 @@ def _plain(name: str) -> str:
     if "module" not in name and "_orig_mod" not in name:
         return name
     return ".".join(part for part in name.split(".") if part not in ("module", "_orig_mod"))
+
+
+def parameter_shapes(pair: Pair) -> Set[Shape]:
+    """Return the shapes of which every weight has its moments: of the others, some may be buffers."""
+    weights = collections.Counter(mark.shape for (name, _), mark in pair.model[1].items() if not BUFFER.search(name))
+    states = collections.Counter(mark.shape for mark in pair.states[1].values() if mark.key == "exp_avg")
+    return {shape for shape, count in weights.items() if states[shape] == count}

@@ -22,7 +22,7 @@ class Mark(Record):
     """Remember a tensor; of a part of one, `shape` is that of the whole and `offsets` say where the part begins.
 
     `elements` counts those that were looked at; where `digest` is 0, `squares` and the rest are not known either.
-    `sample` are a few of them, as the module of that name writes them.
+    `sample` are a few of them, as text.
     """
 
     name: str
@@ -82,26 +82,23 @@ class Card(Record):
 
 
 class Profile:
-    """Hold the card of a checkpoint, and its marks as soon as somebody asks for them."""
+    """Hold the card of a checkpoint, and know where its marks are."""
 
     def __init__(self, card: Card, load: Callable[[], Optional[List[Mark]]]) -> None:
         self.card = card
-        self._load: Optional[Callable[[], Optional[List[Mark]]]] = load
-        self._marks: List[Mark] = []
+        self._load = load
 
     def marks(self) -> List[Mark]:
         """Return the marks, none when they can't be had."""
-        if self._load is not None:
-            self._marks, self._load = self._load() or [], None
-        return self._marks
+        return self._load() or []
 
 
-def marks_of(checkpoint: Checkpoint, scanned: Scanned, samples: Dict[int, str]) -> List[Mark]:
+def marks_of(checkpoint: Checkpoint, scanned: Scanned) -> List[Mark]:
     """Remember every tensor of a checkpoint."""
-    return [_mark(tensor, index, scanned, samples.get(index, "")) for index, tensor in enumerate(checkpoint.tensors)]
+    return [_mark(tensor, index, scanned) for index, tensor in enumerate(checkpoint.tensors)]
 
 
-def _mark(tensor: Tensor, index: int, scanned: Scanned, sample: str) -> Mark:
+def _mark(tensor: Tensor, index: int, scanned: Scanned) -> Mark:
     piece, stats, counts = tensor.piece, scanned.stats.get(index), scanned.counts.get(index)
     mark = Mark(
         tensor.name,
@@ -111,7 +108,6 @@ def _mark(tensor: Tensor, index: int, scanned: Scanned, sample: str) -> Mark:
         piece.whole if piece else tensor.shape,
         piece.offsets if piece else (),
         odd=counts.nan + counts.inf if counts else 0,
-        sample=sample,
     )
     if stats is None:
         return mark
@@ -121,7 +117,13 @@ def _mark(tensor: Tensor, index: int, scanned: Scanned, sample: str) -> Mark:
         squares=_finite(stats.squares),
         low=_finite(stats.minimum),
         high=_finite(stats.maximum),
+        sample="" if counts else _written(stats.sample, tensor.dtype.size),
     )
+
+
+def _written(sample: bytes, size: int) -> str:
+    """Write a sample: of each element two bytes, which of float32 are those that bfloat16 has."""
+    return b"".join([sample[at - 2 : at] for at in range(size, len(sample) + 1, size)]).hex() if sample else ""
 
 
 def _finite(number: Optional[float]) -> Optional[float]:

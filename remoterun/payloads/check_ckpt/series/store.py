@@ -92,19 +92,20 @@ class Store:
             return None
         return marks and [each._replace(shape=tuple(each.shape), offsets=tuple(each.offsets)) for each in marks]
 
-    def keep(self, key: str, header: Header, marks: Sequence[Mark]) -> None:
-        """Keep a checkpoint's header and marks under a key."""
+    def keep(self, key: str, header: Header, marks: Sequence[Mark]) -> bool:
+        """Keep a checkpoint's header and marks under a key; False where that can't be."""
         if self._folder is None:
-            return
+            return False
         import json  # which costs an audit that keeps nothing two milliseconds
 
         texts = [json.dumps(each).encode("ascii") for each in (header, list(zip(*marks)))]
         packed = [zlib.compress(text) for text in texts]
-        if max(map(len, texts)) <= _MAX_TEXT and sum(map(len, packed)) <= _MAX_PACKED:
-            sums = [number for each in packed for number in (len(each), zlib.crc32(each))]
-            self._wrote = (
-                _put(os.path.join(self._folder, key), b"".join([_HEAD.pack(_MAGIC, *sums), *packed])) or self._wrote
-            )
+        if max(map(len, texts)) > _MAX_TEXT or sum(map(len, packed)) > _MAX_PACKED:
+            return False
+        sums = [number for each in packed for number in (len(each), zlib.crc32(each))]
+        kept = _put(os.path.join(self._folder, key), b"".join([_HEAD.pack(_MAGIC, *sums), *packed]))
+        self._wrote = self._wrote or kept
+        return kept
 
     def close(self) -> None:
         """Bound what is kept: what was used longest ago goes."""

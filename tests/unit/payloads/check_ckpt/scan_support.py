@@ -52,6 +52,7 @@ def scan(
     chunk: int = CHUNK,
     mbps: float | None = None,
     pairs: Callable[[Checkpoint], Sequence[Pair]] | None = None,
+    samples: dict[int, tuple[int, int]] | None = None,
     on_bytes: Callable[[int], None] = lambda count: None,
     prepare: Callable[[], None] = lambda: None,
 ) -> Seen:
@@ -69,6 +70,7 @@ def scan(
             pace=Pace(None if mbps is None else mbps * 1e6),
             on_bytes=on_bytes,
             pairs=pairs(checkpoint) if pairs else (),
+            samples=samples,
         )
         prepare()
         return Seen(checkpoint, scanner.run(workers))

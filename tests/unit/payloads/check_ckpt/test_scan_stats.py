@@ -12,6 +12,7 @@ from safetensors.torch import save_file
 
 from remoterun.payloads.check_ckpt.dtypes import DTYPES, Dtype
 from remoterun.payloads.check_ckpt.scan.engine import Engine
+from remoterun.payloads.check_ckpt.scan.plan import TASK
 from remoterun.payloads.check_ckpt.scan.stats import Stats
 from tests.unit.payloads.check_ckpt.scan_support import CHUNK, bytes_of, digest_of, scan
 from tests.unit.payloads.check_ckpt.support import ENGINES, audit, place_of, save, settle
@@ -271,3 +272,16 @@ def test_both_engines_tell_the_same_of_everything(tmp_path: Path) -> None:
         assert one[0] == other[0]
         assert one[1]._replace(squares=None) == other[1]._replace(squares=None)
         assert math.isclose(one[1].squares or 0, other[1].squares or 0, rel_tol=2e-6)
+
+
+def test_a_sample_is_kept_wherever_chunks_and_pieces_of_work_end(tmp_path: Path) -> None:
+    """Also of a tensor whose rows lie apart, of which a place is one among its own bytes."""
+    tensors = {"flat": values(TASK // 4 + 9999, 1).float(), "apart": values(60_000, 2).float().view(600, 100)[:, :90]}
+    path = save(tensors, tmp_path / "c.pt")
+    index = scan(path).index
+    for at, width in ((0, 1), (CHUNK - 3, 7), (TASK - 3, 7), (TASK, 30_000), (CHUNK // 2, CHUNK)):
+        data = {name: bytes_of(tensor) for name, tensor in tensors.items()}
+        starts = {name: min(at, len(data[name]) - width) for name in data if width < len(data[name])}
+        seen = scan(path, samples={index(name): (start, start + width) for name, start in starts.items()})
+        for name, start in starts.items():
+            assert seen.stats(name).sample == data[name][start : start + width]

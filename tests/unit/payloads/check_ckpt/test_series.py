@@ -494,6 +494,19 @@ def test_without_a_cache_comparisons_are_the_same(tmp_path: Path) -> None:
     assert of_series(with_it) == of_series(without) == [("step_200", "CK081", "bad")]
 
 
+def test_very_many_trainings_that_wait_for_each_other_are_compared(tmp_path: Path) -> None:
+    """The newest of each comes first, so that all of them wait for the one before."""
+    one, two, three = trained(100, 200, 300)
+    three["model_state_dict"]["2.weight"] = two["model_state_dict"]["2.weight"]
+    for number in range(20):
+        lay_out(tmp_path / f"run-{number}", [one, two, three])
+    heard = audit(tmp_path, later=WARM)
+    newest = sorted(f"run-{number}/step_300" for number in range(20))
+    assert sorted(record["name"] for record in heard.records[:20]) == [f"{name}.pt" for name in newest]
+    assert of_series(heard) == [(name, "CK080", "suspect") for name in newest]
+    assert of_series(audit(tmp_path, later=2 * WARM)) == of_series(heard)
+
+
 # --- headers alone, and parts of a series ---
 
 

@@ -169,6 +169,28 @@ def test_a_layer_that_is_begun_anew_with_its_moments_is_not_suspected(tmp_path: 
     assert heard.of("CK089")["severity"] == "info"
 
 
+def test_a_buffer_may_hold_others_each_time(tmp_path: Path) -> None:
+    saved = trained()
+    for number, state in enumerate(saved):
+        # What contrastive training compares with, for instance.
+        state["model"]["queue"] = torch.randn(64, 32, generator=torch.Generator().manual_seed(number))
+    heard = heard_of(saved, tmp_path)
+    assert {each["severity"] for each in heard.findings if each["rule"] == "CK089"} == {"info"}
+
+
+@pytest.mark.parametrize("alike", [0.8, 0.0])
+def test_only_where_nothing_is_trained_on_were_layers_displaced(alike: float, tmp_path: Path) -> None:
+    """Each layer is what the one before it was: older models are kept so, and so are names that went wrong."""
+    saved = trained()
+    moved = [saved[-2]["model"][f"{number}.weight"] for number in range(4)]
+    fresh = moved[0].std() * torch.randn(moved[0].shape, generator=torch.Generator().manual_seed(0))
+    saved[-1]["model"]["0.weight"].copy_(alike * moved[0] + (1 - alike**2) ** 0.5 * fresh)
+    for number, weight in enumerate(moved[:-1], 1):
+        saved[-1]["model"][f"{number}.weight"].copy_(weight)
+    heard = heard_of(saved, tmp_path)
+    assert {each["severity"] for each in heard.findings if each["rule"] == "CK089"} == {"info" if alike else "suspect"}
+
+
 @pytest.mark.parametrize("key", ["exp_avg", "exp_avg_sq"])
 def test_a_moment_that_stands_still_while_its_step_goes_on_is_found(key: str, tmp_path: Path) -> None:
     saved = trained()
@@ -215,6 +237,48 @@ def test_a_flipped_bit_is_found_without_an_optimizer(tmp_path: Path) -> None:
     heard = audit(tmp_path, cache=False)
     assert heard.of("CK082")["message"].startswith("one element of 1.weight is ")
     assert heard.rules(above_info=True) - {"CK069"} == {"CK082"}
+
+
+@pytest.mark.parametrize("lowest", [1e-5, 1e-9])
+def test_a_rate_that_is_lowest_where_it_is_saved_is_no_leap(lowest: float, tmp_path: Path) -> None:
+    saved = _trained_by_hand(lowest)
+    heard = heard_of(saved, tmp_path / "sound")
+    assert heard.rules(above_info=True) == set()
+    assert heard.of("CK082")["message"].endswith("; most weights moved about as far")
+    flip(saved[-1]["model"]["1.weight"], 25)
+    assert heard_of(saved, tmp_path / "flipped").rules(above_info=True) - {"CK069"} == {"CK082"}
+
+
+def _trained_by_hand(lowest: float) -> list[dict[str, Any]]:
+    """Return what is saved at the end of each cycle of a learning rate that no scheduler knows."""
+    torch.manual_seed(0)
+    model = nn.Sequential(*(nn.Linear(_WIDTH, _WIDTH) for _ in range(4)))
+    optimizer = torch.optim.AdamW(model.parameters())
+    saved = []
+    for step in range(1, _STEPS[-1] + 1):
+        optimizer.param_groups[0]["lr"] = lowest if step in _STEPS else 3e-3
+        inputs = torch.randn(16, _WIDTH)
+        optimizer.zero_grad()
+        (model(inputs) - inputs.sin()).pow(2).mean().backward()
+        optimizer.step()
+        if step in _STEPS:
+            state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step}
+            saved.append(copy.deepcopy(state))
+    return saved
+
+
+def test_an_element_with_a_rate_of_its_own_may_go_far_alone(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(*(nn.Linear(_WIDTH, _WIDTH) for _ in range(4)))
+    optimizer = torch.optim.Rprop(model.parameters(), 1e-4)
+    saved = []
+    for step in (10, 20):
+        model(torch.randn(16, _WIDTH)).pow(2).mean().backward()
+        optimizer.step()
+        model[1].weight.data[3, 3] *= step
+        saved.append({"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step})
+        saved = copy.deepcopy(saved)
+    assert heard_of(saved, tmp_path).rules(above_info=True) == set()
 
 
 def test_a_weight_that_begins_at_zero_may_be_frozen(tmp_path: Path) -> None:

@@ -507,6 +507,7 @@ def test_an_optimizer_out_of_step_is_suspect() -> None:
         "straight": [100, 200, 300, 400, 500],
         "skipping": [95, 193, 293, 391, 490],
         "stale": [99, 199, 200, 399, 499],
+        "two runs that take turns": [100, 180, 300, 380, 500],
     }
     for name, counts in made.items():
         cards = [card._replace(optimizer_step=count) for card, count in zip(_series(*steps), counts, strict=True)]
