@@ -301,7 +301,7 @@ class _Heard:
         """Show what is for people."""
         print(text, file=sys.stderr)
 
-    def nothing(self, message: str) -> None:
+    def nothing(self, message: str, hint: str | None = None) -> None:
         """End an audit that found no checkpoint."""
         raise RuntimeError(message)
 

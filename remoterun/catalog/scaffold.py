@@ -87,7 +87,7 @@ class Recorder:
     def log(self, text):
         pass
 
-    def nothing(self, message):
+    def nothing(self, message, hint=None):
         raise LookupError(message)
 
     def fail(self, message):

@@ -21,6 +21,10 @@ _PROGRESS_EVERY_S = 0.2
 class NothingToCheckError(Exception):
     """End a step as `nothing_to_check`: looking at nothing is never a pass."""
 
+    def __init__(self, message: str, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.hint = hint
+
 
 class PayloadFailedError(Exception):
     """End a step as `payload_failed`, with the payload's own words."""
@@ -112,9 +116,12 @@ class Context:
         """Say something, of at most 4000 characters, to the person who watches."""
         self._channel.send(LOG, {"text": str(text)[:4000]})
 
-    def nothing(self, message: str) -> None:
-        """End this step as `nothing_to_check`, saying where was looked."""
-        raise NothingToCheckError(message)
+    def nothing(self, message: str, hint: str | None = None) -> None:
+        """End this step as `nothing_to_check`, saying where was looked.
+
+        `hint` says what to do; left out, that is to look elsewhere, and "" says that there is nothing to be done.
+        """
+        raise NothingToCheckError(message, None if hint is None else str(hint)[:1000])
 
     def fail(self, message: str) -> None:
         """End this step as `payload_failed`."""
@@ -161,6 +168,7 @@ def _say_error(channel: Channel, error: BaseException) -> None:
             "type": type(error).__name__,
             "message": _words(error)[:4000],
             "modules": [module] if module else [],
+            "hint": error.hint if isinstance(error, NothingToCheckError) else None,
         },
     )
 

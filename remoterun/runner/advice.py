@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _NO_FILE: Final = "No such file or directory"
-_DENIED: Final = "Permission denied"
-_AGAIN: Final = "; run again when "
 # What programs get on a target when nothing else is said; there it is part of what is uploaded.
 _PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _STATUSES: Final[Mapping[int, str]] = {
@@ -44,16 +42,9 @@ def _environment(job: Job) -> str:
 
 
 def nothing_found(job: Job, message: str) -> str | None:
-    """Say what to do where there was nothing to check.
-
-    Mostly that is to change parameters: those whose values the message holds. "" where the message says it itself.
-    """
+    """Say where else to look where there was nothing to check: by the parameters whose values the message holds."""
     if not isinstance(job.work, PayloadWork):
         return None
-    if _AGAIN in message:
-        return ""
-    if _DENIED in message:
-        return "Run it as a user who may read what is there."
     told = {name: value for name, value in job.work.params.items() if isinstance(value, str) and value in message}
     named = {name: value for name, value in told.items() if value}
     # These have no parameter of that name to set: it is what the target is.

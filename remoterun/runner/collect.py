@@ -372,7 +372,9 @@ class Collector:
     def _told(self, error: Mapping[str, Json]) -> TargetError:
         kind, message = error.get("kind"), str(error.get("message", ""))[:4000]
         if kind == "nothing":
-            return TargetError("nothing_to_check", message, hint=advice.nothing_found(self._job, message))
+            said = error.get("hint")
+            hint = said[:1000] if isinstance(said, str) else advice.nothing_found(self._job, message)
+            return TargetError("nothing_to_check", message, hint=hint)
         if kind == "fail":
             return TargetError("payload_failed", message)
         if kind == "limit":

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-import subprocess
 from pathlib import Path
 
 import pytest
 
-from tests.support.project import REMOTERUN, Project, Result
+from tests.support.project import Project, Result, remoterun
 
 ROOT = {"params": {"root": {"type": "path", "default": "/", "help": "Where to look"}}}
 
@@ -21,10 +20,8 @@ def project(tmp_path: Path) -> Project:
 
 def here(folder: Path, *words: str, **more: str) -> Result:
     """Run a command line in a folder, whose project counts unless the environment names another."""
-    argv = [*REMOTERUN, *words]
     environment = {name: value for name, value in os.environ.items() if name != "REMOTERUN_PROJECT"} | more
-    done = subprocess.run(argv, cwd=folder, env=environment, capture_output=True, timeout=120, check=False)
-    return Result(status=done.returncode, stdout=done.stdout, stderr=done.stderr.decode())
+    return remoterun(*words, cwd=folder, env=environment, timeout=120)
 
 
 def test_a_command_line_in_quotes(project: Project) -> None:
@@ -49,18 +46,23 @@ def test_what_is_not_finished_is_no_pass_of_a_play(project: Project) -> None:
     played = project.run("play", "check-ckpt", "--on", "here", "--set", root, "--output", "json")
     assert played.status == 3
     error = played.outcome("here")["error"]
-    assert "nothing is finished: step_5.pt.tmp; run again" in error["message"]
-    assert error["hint"] == "", "to look elsewhere is no answer"
+    assert error["message"].endswith("nothing is finished: step_5.pt.tmp")
+    assert error["hint"] == "Run again when the save is done."
 
 
-def test_another_place_is_no_answer_to_who_may_not_read_this_one(project: Project) -> None:
-    project.payload("closed", "def run(ctx):\n    ctx.nothing(ctx.params['root'] + ': Permission denied')\n", **ROOT)
+@pytest.mark.parametrize(
+    ("said", "hint"),
+    [
+        ("", "Look elsewhere with `--set root=DIR`, in a playbook under `params`."),
+        (", hint='Ask its owner.'", "Ask its owner."),
+        (", ''", ""),
+    ],
+)
+def test_a_payload_says_what_to_do_where_there_was_nothing_to_check(project: Project, said: str, hint: str) -> None:
+    project.payload("closed", f"def run(ctx):\n    ctx.nothing('no way into ' + ctx.params['root']{said})\n", **ROOT)
     played = project.run("play", "closed", "--on", "here", "--set", "root=/theirs", "--output", "json")
     error = played.outcome("here")["error"]
-    assert (error["message"], error["hint"]) == (
-        "/theirs: Permission denied",
-        "Run it as a user who may read what is there.",
-    )
+    assert (error["code"], error["message"], error["hint"]) == ("nothing_to_check", "no way into /theirs", hint)
 
 
 def test_without_an_inventory_it_is_said_where_one_was_looked_for(tmp_path: Path) -> None:

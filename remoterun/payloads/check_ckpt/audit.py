@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import os
 import time
@@ -21,6 +22,8 @@ from .summary import not_judged, overall, summary
 
 if TYPE_CHECKING:
     from remoterun.remote.runtime import Context
+
+_DENIED = "Run it as a user who may read what is there."
 
 
 def run(ctx: Context, clock: Callable[[], float] = time.time) -> None:
@@ -67,14 +70,15 @@ def _run(ctx: Context, settings: Settings, clock: Callable[[], float]) -> None:
     ctx.emit({**last, "ignored": dict(auditor.ignored)} if auditor.ignored else last)
     reason = not_judged(auditor.judged)
     if reason:
-        ctx.nothing(reason)
+        ctx.nothing(*reason)
 
 
 def _discover(ctx: Context, settings: Settings) -> Discovery:
     try:
         discovery = discover(settings.root, settings.depth)
     except OSError as error:
-        ctx.nothing(_tell_missing(settings.root, error))
+        denied = isinstance(error, PermissionError)
+        ctx.nothing(_tell_missing(settings.root, error), _DENIED if denied else None)
         raise
     for skipped in discovery.skipped:
         ctx.log("%s: passed over: %s" % (clean_text(skipped.path, 1000), skipped.reason))
@@ -106,7 +110,7 @@ def _choose(ctx: Context, settings: Settings, discovery: Discovery, now: float) 
     since = settings.since
     chosen = named if since is None else [each for each in named if each.mtime_ns / 1e9 >= _moment(since, now)]
     if chosen:
-        return chosen if settings.newest is None else chosen[: settings.newest]
+        return chosen if settings.newest is None else _newest(chosen, settings.newest)
     if named:
         newest = max(each.mtime_ns for each in named)
         ctx.nothing(
@@ -115,14 +119,26 @@ def _choose(ctx: Context, settings: Settings, discovery: Discovery, now: float) 
     if found:
         names = ", ".join(clean_text(each.name, 60) for each in found[:10])
         ctx.nothing("no checkpoint below %s is called like %s; there are: %s" % (settings.root, settings.match, names))
-    passed = "; passed over: %s (%s)" % discovery.skipped[0] if discovery.skipped else ""
+    denied = [each for each in discovery.skipped if os.strerror(errno.EACCES) in each.reason]
+    passed = "; passed over: %s (%s)" % (denied or discovery.skipped)[0] if discovery.skipped else ""
     looked = "looked at %s files and folders, %s deep, for %s" % (
         format(discovery.entries, ","),
         count_of(settings.depth, "level"),
         " ".join(EXTENSIONS),
     )
-    ctx.nothing("no checkpoint below %s: %s%s" % (settings.root, looked, passed))
+    ctx.nothing("no checkpoint below %s: %s%s" % (settings.root, looked, passed), _DENIED if denied else None)
     return []
+
+
+def _newest(units: List[Unit], count: int) -> List[Unit]:
+    """Return so many that are finished, and those above them that are not, of which that is told."""
+    from .find.liveness import growing
+
+    for index, unit in enumerate(units):
+        count -= not (unit.temporary or growing(unit))
+        if not count:
+            return units[: index + 1]
+    return units
 
 
 def _moment(since: float, now: float) -> float:

@@ -102,17 +102,17 @@ def _folder_of(unit: Unit) -> Tuple[str, bool]:
     return os.sep.join(parts[:same]), place.order is not None
 
 
-def not_judged(judged: Sequence[Judged]) -> str:
-    """Say why no checkpoint at all was judged; "" where one was."""
+def not_judged(judged: Sequence[Judged]) -> Optional[Tuple[str, Optional[str]]]:
+    """Say why no checkpoint at all was judged, and what to do other than to look elsewhere; None where one was."""
     told = [each for each in judged if not each.companion]
     if any(each.verdict != IN_PROGRESS for each in told):
-        return ""
+        return None
     names = [clean_text(each.unit.name, 100) for each in told or judged]
     shown = ", ".join(names[:_MOST_NAMED])
     shown += " and %s more" % format(len(names) - _MOST_NAMED, ",") if len(names) > _MOST_NAMED else ""
     if told:
-        return "nothing was judged, since nothing is finished: %s; run again when a save is done" % shown
-    return "nothing was judged, since there is nothing but what goes with checkpoints: %s" % shown
+        return "nothing was judged, since nothing is finished: %s" % shown, "Run again when the save is done."
+    return "nothing was judged, since there is nothing but what goes with checkpoints: %s" % shown, None
 
 
 def overall(discovery: Discovery, judged: Sequence[Judged]) -> Iterator[Tuple[str, Found]]:

@@ -104,7 +104,12 @@ def test_without_an_earlier_run_everything_is_new_but_checkpoints() -> None:
 NOT_LOOKED_AT: dict[str, Outcome] = {
     "unreachable": silent(A),
     "lost": silent(A, Status.LOST, "connection_lost"),
-    "no checkpoint there any more": silent(A, Status.FAILED, "nothing_to_check"),
+    "no checkpoint found": silent(A, Status.FAILED, "nothing_to_check"),
+    "nothing finished": replace(
+        silent(A, Status.FAILED, "nothing_to_check"),
+        payload=samples.CHECK_CKPT,
+        records=(samples.checkpoint(4, path=path_of(4), verdict="in_progress"), summary(4)),
+    ),
     "in progress": audited(A, [3], records=(samples.checkpoint(3, path=path_of(3), verdict="in_progress"), summary(3))),
     "headers only": audited(A, [3], records=(samples.checkpoint(3, path=path_of(3), bytes_checked=0), summary(3))),
     "not chosen": audited(A, [2], records=(samples.checkpoint(2, path=path_of(2)), summary(2, found=2))),

@@ -45,6 +45,13 @@ def still_written(unit: Unit, files: Dict[str, os.stat_result], *, lacking: bool
     return ""
 
 
+def growing(unit: Unit) -> bool:
+    """Tell whether another process writes a checkpoint, before that is read."""
+    if abs(time.time() - unit.mtime_ns / 1e9) >= _GROWING_S:
+        return False
+    return _has_writer({seen.identity for seen in unit.files.values()})
+
+
 def _changed(folder: str, mtime_ns: int) -> bool:
     try:
         return os.stat(folder).st_mtime_ns != mtime_ns

@@ -43,6 +43,7 @@ class Heard:
     steps: list[tuple[float, float | None, str, str]] = field(default_factory=list)
     logged: list[str] = field(default_factory=list)
     nothing_judged: str = ""
+    hint: str | None = None
 
     def emit(self, record: dict[str, Any]) -> None:
         """Take a record that is strict JSON."""
@@ -79,8 +80,9 @@ class Heard:
         """Take a word to the person who watches."""
         self.logged.append(text)
 
-    def nothing(self, message: str) -> NoReturn:
+    def nothing(self, message: str, hint: str | None = None) -> NoReturn:
         """End the step."""
+        self.hint = hint
         raise NothingError(message)
 
     def fail(self, message: str) -> NoReturn:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -109,6 +110,28 @@ def test_only_the_newest_and_only_what_matches(ten: Path) -> None:
         audit(ten, match="other*")
 
 
+@pytest.mark.parametrize("how", ["by its name", "by who writes it"])
+def test_a_save_in_progress_is_not_one_of_the_newest(tmp_path: Path, how: str) -> None:
+    for step in (1, 2, 3):
+        save(training_state(step, global_step=step), tmp_path / f"step_{step}" / "c.pt")
+    unfinished = tmp_path / "step_3"
+    with ExitStack() as stack:
+        if how == "by its name":
+            unfinished = unfinished.rename(tmp_path / "step_3.tmp")
+        else:
+            file = stack.enter_context((unfinished / "c.pt").open("ab"))
+            file.truncate(5000)
+            program = stack.enter_context(subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=file))
+            stack.callback(program.terminate)
+        for newest, steps in ((1, {"step_2"}), (2, {"step_2", "step_1"}), (9, {"step_2", "step_1"})):
+            heard = audit(tmp_path, newest=newest, cache=False)
+            assert {each["name"]: each["verdict"] for each in heard.records} == {
+                unfinished.name: "in_progress",
+                **dict.fromkeys(steps, "ok"),
+            }
+            assert (heard.summary["resume_from"], heard.nothing_judged) == ("step_2", "")
+
+
 def test_nothing_to_check_says_where_was_looked(tmp_path: Path) -> None:
     (tmp_path / "models").mkdir()
     (tmp_path / "notes.txt").touch()
@@ -168,7 +191,8 @@ def test_where_nothing_is_finished_nothing_was_judged(tmp_path: Path) -> None:
     assert len(heard.records) == 5
     assert heard.summary["companions"] == ["scheduler.pt"]
     assert heard.nothing_judged.startswith("nothing was judged, since nothing is finished: step_")
-    assert " and 2 more; run again" in heard.nothing_judged
+    assert heard.nothing_judged.endswith(" and 2 more")
+    assert heard.hint == "Run again when the save is done."
     assert heard.summary["verdicts"] == {"in_progress": 5}
     write(tmp_path / "run" / "step_0" / "c.pt", whole[:9000])
     assert audit(tmp_path / "run").nothing_judged == "", "one that is damaged was judged"
@@ -262,13 +286,13 @@ def test_a_file_that_changes_while_it_is_read_is_in_progress(tmp_path: Path, wha
     # A file is deleted by its last link: renaming over it does so, too.
     assert {"replaced": "deleted"}.get(what, what) in heard.of("CK026")["message"]
     assert heard.summary["resume_from"] is None
-    assert "c.pt; run again" in heard.nothing_judged
+    assert heard.nothing_judged.endswith(": c.pt")
 
 
 BECOMES_NOBODY = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become somebody who may not read")
 
 
-def audit_as_nobody(tmp_path: Path) -> list[dict[str, Any]]:
+def audit_as_nobody(tmp_path: Path, below: str = ".") -> list[dict[str, Any]]:
     """Return the records and findings that somebody gets to see who may read only what all may."""
     for folder in (tmp_path, *tmp_path.parents):
         if folder.is_relative_to("/tmp/pytest-of-root"):
@@ -279,15 +303,29 @@ sys.path.insert(0, {str(REPO / "remoterun" / "payloads")!r})
 import check_ckpt
 os.setgid(65534); os.setuid(65534)
 class Context:
-    params = {{"root": {str(tmp_path)!r}, "engine": "stdlib"}}
+    params = {{"root": {str(tmp_path / below)!r}, "engine": "stdlib"}}
     emit = lambda self, record: print(json.dumps(record))
     progress = log = lambda self, *args, **data: None
     def finding(self, rule, severity, subject, message, *args, **data):
         self.emit({{"rule": rule, "severity": severity, "subject": subject, "message": message}})
+    def nothing(self, message, hint=None):
+        self.emit({{"nothing": message, "hint": hint}})
+        sys.exit()
 check_ckpt.run(Context())
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+@BECOMES_NOBODY
+@pytest.mark.parametrize("below", [".", "closed"])
+def test_who_may_not_read_what_is_there_is_told_so(tmp_path: Path, below: str) -> None:
+    (tmp_path / "closed").mkdir(mode=0)
+    os.mkfifo(tmp_path / "a.pt")
+    *_, last = audit_as_nobody(tmp_path, below)
+    assert f"{tmp_path}/closed" in last["nothing"]
+    assert "Permission denied" in last["nothing"]
+    assert last["hint"] == "Run it as a user who may read what is there."
 
 
 @BECOMES_NOBODY
