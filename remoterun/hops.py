@@ -285,6 +285,14 @@ def _no_interpreter(target: Target, path: str, noise: str) -> TargetError:
         else None
     )
     link = re.search(rf"{MARK} leads-to (.*)", noise)
+    closed = re.search(rf"{MARK} closed (.*)", noise)
+    if closed:
+        leads = f" is a link to {_cut(link[1])}, and" if link else " can't be looked at:"
+        return TargetError(
+            "interpreter_broken",
+            f"{target.id}: {path}{leads} {_cut(closed[1])} may not be entered: permission denied{seen}",
+            hint=hint or "Run as a user who may enter it (`user` in the inventory), or name a Python that may be read.",
+        )
     if link:
         return TargetError(
             "interpreter_broken",

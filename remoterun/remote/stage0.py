@@ -36,6 +36,10 @@ STAGE0 = (
     f'printf "%s\\n" "{MARK} no-interpreter $p"; '
     f'if [ -f "$q" ]; then printf "%s\\n" "{MARK} not-executable"; '
     f'elif [ -L "$q" ]; then printf "%s\\n" "{MARK} leads-to $(readlink -f "$q" || readlink "$q")"; fi; '
+    'for n in 1 2 3 4 5 6 7 8; do if [ -L "$q" ]; then t=$(readlink "$q"); '
+    "case $t in /*) q=$t;; *) q=${q%/*}/$t;; esac; fi; done; "
+    'case $q in /*) until [ -d "$q/" ]; do q=${q%/*}; done; '
+    f'[ -x "$q/" ] || printf "%s\\n" "{MARK} closed ${{q:-/}}";; esac; '
     f'for v in {_USUAL}; do if [ -x "$v" ]; then printf "%s\\n" "{MARK} found $v"; fi; done; exit 127'
 )
 

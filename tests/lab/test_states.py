@@ -84,6 +84,18 @@ def test_a_venv_whose_python_is_gone_is_told_from_none(tmp_path: Path, host: Lab
 
 
 @pytest.mark.lab
+def test_a_venv_that_may_not_be_reached_is_told_from_none(tmp_path: Path, host: LabHost) -> None:
+    box = host.fresh_guest(venv=VENV)
+    box.sh(f"chmod 700 /root && mkdir -p /opt/venv/bin && ln -s {VENV}/bin/python /opt/venv/bin/python", check=True)
+    for venv in (VENV, "/opt/venv"):
+        project = project_of(tmp_path / venv[1:], host, {box.ctid: {"venv": venv, "user": "nobody"}})
+        error = play_one(project, f"states/{box.ctid}")["error"]
+        assert error["code"] == "interpreter_broken"
+        assert "/root may not be entered: permission denied" in error["message"]
+    box.destroy()
+
+
+@pytest.mark.lab
 def test_a_python_that_never_answers_is_told_from_a_slow_way_in(tmp_path: Path, host: LabHost) -> None:
     box = host.fresh_guest()
     path = box.write("/usr/local/bin/hangs", "#!/bin/sh\ncat >/dev/null\n")

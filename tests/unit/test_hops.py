@@ -313,6 +313,13 @@ def test_a_python_that_is_gone_or_forbidden_is_no_missing_environment() -> None:
     assert forbidden.code == "interpreter_broken"
     assert "cannot be executed" in forbidden.message
     assert "noexec" in forbidden.hint
+    shut = why(noise=f"{mark}remoterun0 closed /root\n", status=127, where=where)
+    assert shut.code == "interpreter_broken"
+    assert "/root/venv/bin/python can't be looked at: /root may not be entered: permission denied" in shut.message
+    assert "`user`" in shut.hint
+    beyond = f"{mark}remoterun0 leads-to /root/py/bin/python3\nremoterun0 closed /root\n"
+    told = why(noise=beyond, status=127, where=where).message
+    assert "is a link to /root/py/bin/python3, and /root may not be entered: permission denied" in told
 
 
 @pytest.mark.parametrize(

@@ -172,6 +172,23 @@ def test_a_link_that_leads_nowhere_is_followed_to_its_end(tmp_path: Path) -> Non
     assert _marks(str(python))[1:] == [f"{MARK} leads-to python3"]
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become somebody who may not enter a folder")
+def test_a_folder_that_may_not_be_entered_is_named(tmp_path: Path) -> None:
+    closed = tmp_path / "closed"
+    (closed / "bin").mkdir(parents=True)
+    (closed / "bin/python3").symlink_to(sys.executable)
+    for folder in (tmp_path, *tmp_path.parents):
+        if folder.is_relative_to("/tmp/pytest-of-root"):
+            folder.chmod(0o755)
+    closed.chmod(0o700)
+    for name, to in (("python", "python3"), ("python3", closed / "bin/python3")):
+        (tmp_path / name).symlink_to(to)
+    for path in (closed / "bin/python3", tmp_path / "python", tmp_path / "python3"):
+        lines = _enter(_first(str(path)), user=65534, group=65534, extra_groups=()).stdout.decode().splitlines()
+        assert f"{MARK} closed {closed}" in lines
+        assert _marks(str(path))[0] == FOUND, "who may enter it gets in"
+
+
 def test_nothing_is_read_from_a_terminal() -> None:
     master, terminal = os.openpty()
     try:
