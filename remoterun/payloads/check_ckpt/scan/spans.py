@@ -70,8 +70,8 @@ class View(Record):
 class Claims(Record):
     """Say whose bytes are whose.
 
-    `views`: per region, what is to be looked at. `params`: floating-point elements of the model, each stored one once;
-    `listed`: the plain sum over its tensors.
+    `views`: per region, what is to be looked at. `params`: floating-point and quantised elements of the model, each
+    stored one once; `listed`: the plain sum over its tensors.
     """
 
     views: Dict[int, List[View]]
@@ -82,11 +82,14 @@ class Claims(Record):
 def claim(tensors: List[Tensor]) -> Claims:
     """Share out the bytes of all regions among the floating-point tensors; where they overlap, the first gets them."""
     regions: Dict[int, List[int]] = {}
+    integers = []
     for index, tensor in enumerate(tensors):
         if tensor.dtype.floating:
             regions.setdefault(tensor.region, []).append(index)
+        elif tensor.role == MODEL and tensor.shape:
+            integers.append(index)
+    params, listed = _quantised(tensors, integers)
     views: Dict[int, List[View]] = {}
-    params = listed = 0
     left = MAX_PIECES
     for region, members in regions.items():
         _, role, dtype, shape, stride, _, start, _, _ = tensors[members[0]]
@@ -109,6 +112,14 @@ def claim(tensors: List[Tensor]) -> Claims:
             if spans:
                 views.setdefault(region, []).append(View(dtype, _numbered(spans)))
     return Claims(views, params, listed)
+
+
+def _quantised(tensors: List[Tensor], integers: List[int]) -> Tuple[int, int]:
+    if not integers:
+        return 0, 0
+    from .coded import coded
+
+    return coded(tensors, integers)
 
 
 def _shared_out(tensors: List[Tensor], group: List[int], left: int) -> Tuple[List[Span], int]:
