@@ -264,7 +264,7 @@ class Link:
             async with asyncio.timeout(limit_s):
                 connection = await self._opener(Stage(), lambda: None)
             self._carriers.append(Carrier(connection))
-        except (TargetError, TimeoutError):
+        except (TargetError, OSError):  # a timeout among them
             self._may_grow = False  # the connections there are must do
         finally:
             self._growing = None
