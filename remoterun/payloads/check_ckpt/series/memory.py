@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import collections
 import os
-from typing import TYPE_CHECKING, Counter, Dict, List, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, Any, Counter, Dict, List, Optional, Sequence, Tuple
 
 from ..model import Found, clean_text
 from ..records import Record
 from ..report import Outcome
-from ..rules.rule import BAD
+from ..rules.catalogue import severity
+from ..rules.rule import BAD, INFO, SUSPECT
 from .chain import Chains, Compared, Link
 from .naming import place_of
 from .profile import Card, Mark, Profile, card_of, marks_of
@@ -193,6 +194,14 @@ def _tells_torn(found: Found) -> bool:
 
 # --- as it is kept --------------------------------------------------------------------------------------------------
 
+_NOTHING = type(None)
+_NUMBER = (float, _NOTHING)
+_CARD = (
+    *(str, float, str, str, int, _NUMBER, _NUMBER, int, str, str, tuple, _NUMBER, _NUMBER, tuple),
+    *(float, float, float, bool, bool),
+)
+_FOUND = (str, str, (dict, _NOTHING), (str, _NOTHING), (str, _NOTHING), (dict, _NOTHING))
+
 
 def _pack(known: Known) -> Header:
     return {
@@ -211,13 +220,30 @@ def _unpack(header: Optional[Header]) -> Optional[Known]:
     if header is None:
         return None
     try:
-        found = [Found(*each) for each in header["found"]]
-        outcome = Outcome(found, dict(header["record"]), bool(header["weights"]), bool(header["optimizer"]))
+        found, record = list(map(_found, header["found"])), dict(header["record"])
+        outcome = Outcome(found, record, bool(header["weights"]), bool(header["optimizer"]))
         card = Card(*header["card"])
-        card = card._replace(odd=(int(card.odd[0]), int(card.odd[1])), rates=tuple(card.rates))
+        card = card._replace(odd=(int(card.odd[0]), int(card.odd[1])), rates=tuple(map(float, card.rates)))
         compared = header["compared"]
         if compared is not None:
-            compared = Compared(str(compared[0]), [Found(*each) for each in compared[1]])
-        return Known(outcome, card, compared, float(header["checked_at"]))
-    except (KeyError, IndexError, TypeError, ValueError):
+            compared = Compared(str(compared[0]), list(map(_found, compared[1])))
+        known = _are(card, _CARD) and {"params", "bytes_checked", "step", "format"} <= record.keys()
+        return Known(outcome, card, compared, float(header["checked_at"])) if known else None
+    except (KeyError, IndexError, TypeError, ValueError, OverflowError):
         return None
+
+
+def _are(values: Sequence[object], kinds: Sequence[Any]) -> bool:
+    return all(isinstance(value, kind) for value, kind in zip(values, kinds))
+
+
+def _found(values: Sequence[Any]) -> Found:
+    """Read a finding.
+
+    Raises:
+        KeyError, TypeError: when it is none.
+    """
+    found = Found(*values)
+    if not _are(found, _FOUND) or severity(found) not in (INFO, SUSPECT, BAD):
+        raise TypeError
+    return found

@@ -144,7 +144,7 @@ def card_of(checkpoint: Checkpoint, marks: Sequence[Mark]) -> Card:
         model=_fingerprint(checkpoint, marks, MODEL),
         moments=_fingerprint(checkpoint, marks, OPTIMIZER),
         odd=(sum(mark.odd for mark in model), sum(mark.odd for mark in states)),
-        norm=math.sqrt(sum(each for each in squares if each)) if squares and None not in squares else None,
+        norm=_finite(math.sqrt(sum(each for each in squares if each))) if squares and None not in squares else None,
         optimizer_step=max(_steps(checkpoint.optimizers), default=None),
         rates=tuple(rates) if len(rates) == len(options) else (),
         top_rate=_greatest(options, "lr", "initial_lr", "max_lr"),

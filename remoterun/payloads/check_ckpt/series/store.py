@@ -12,7 +12,7 @@ import stat
 import struct
 import zlib
 from _blake2 import blake2b
-from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Optional, Sequence, Set, Tuple
 
 from ..records import Record
 from .profile import Mark
@@ -28,6 +28,14 @@ _MAX_TEXT = 32 << 20
 _AT_ONCE = 16384
 # Two writes to a file within the resolution of its times look like one. Some file servers tell whole seconds.
 _RACY_NS = 3 * 10**9
+
+# What the columns of marks hold.
+_NUMBERS = {float, type(None)}
+_KINDS: Tuple[Set[Any], ...] = (
+    *({str}, {str}, {str}, {str}, {list}, {list}),
+    *({int}, {int}, _NUMBERS, _NUMBERS, _NUMBERS, {int}, {str}),
+)
+_MOST = 1 << 64
 
 Header = Dict[str, Any]
 
@@ -86,11 +94,12 @@ class Store:
     def marks(self, key: str) -> Optional[List[Mark]]:
         """Return the marks that were kept."""
         columns = self._load(key, 1)
-        try:
-            marks = [Mark._make(each) for each in zip(*columns)] if isinstance(columns, list) else None
-        except TypeError:
+        if not isinstance(columns, list) or not (columns == [] or _are_marks(columns)):
             return None
-        return marks and [each._replace(shape=tuple(each.shape), offsets=tuple(each.offsets)) for each in marks]
+        if not columns:
+            return []
+        names, shapes, offsets, numbers = columns[:4], map(tuple, columns[4]), map(tuple, columns[5]), columns[6:]
+        return [Mark._make(each) for each in zip(*names, shapes, offsets, *numbers)]
 
     def keep(self, key: str, header: Header, marks: Sequence[Mark]) -> bool:
         """Keep a checkpoint's header and marks under a key; False where that can't be."""
@@ -173,8 +182,19 @@ def _part(file: int, part: int) -> object:
     text = unpacker.decompress(packed, _MAX_TEXT)
     if not unpacker.eof:
         raise DamagedError
-    value: object = json.loads(text)
+    # Nothing that is kept is NaN or infinite, and neither is an integer.
+    value: object = json.loads(text, parse_constant=int)
     return value
+
+
+def _are_marks(columns: List[Any]) -> bool:
+    """Tell whether these are columns of marks: who may write into the folder may have left anything there."""
+    if len(columns) != len(_KINDS) or not all(isinstance(column, list) for column in columns):
+        return False
+    if not all(kinds.issuperset(map(type, column)) for kinds, column in zip(_KINDS, columns)):
+        return False
+    sizes = [size for column in columns[4:6] for each in column for size in each]
+    return all(type(size) is int and 0 <= size < _MOST for size in [*sizes, *columns[6], *columns[7], *columns[11]])
 
 
 def open_store(log: Callable[[str], None]) -> Store:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import calendar
+import copy
 import json
 import math
 import os
@@ -14,6 +15,7 @@ import time
 import zlib
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -150,6 +152,43 @@ def test_marks_of_another_form_are_none(folder: Path, marks: object) -> None:
     opened().keep(KEY, HEADER, MARKS)
     _forge(b"{}", json.dumps(marks).encode())(folder / KEY)
     assert not opened().marks(KEY)
+
+
+_NONSENSE: tuple[Any, ...] = (
+    *(None, True, -1, 10**400, 1e308, math.nan, -math.inf),
+    *("", "x", "\ud800", "x" * 5000, [], {}, [[]], ["a"], {"a": 1}),
+)
+
+
+def _spoiled(value: Any, rng: random.Random) -> Any:
+    """Put something else into the place of a part, however deep it lies."""
+    if isinstance(value, list | dict) and value and rng.random() < 0.9:
+        changed = copy.copy(value)
+        place = rng.choice(list(value)) if isinstance(value, dict) else rng.randrange(len(value))
+        changed[place] = _spoiled(changed[place], rng)
+        return changed
+    return rng.choice(_NONSENSE)
+
+
+def test_no_nonsense_in_it_ends_an_audit(tmp_path: Path, folder: Path, rng: random.Random) -> None:
+    for step in (1, 2, 3):
+        save(training_state(seed=step, global_step=step), tmp_path / f"step_{step}.pt")
+    audit(tmp_path, later=60)
+    kept: dict[Path, tuple[bytes, bytes]] = {}
+    for path in folder.iterdir():
+        data = path.read_bytes()
+        end = 24 + int.from_bytes(data[8:12], "little")
+        kept[path] = zlib.decompress(data[24:end]), zlib.decompress(data[end:])
+    save(training_state(seed=4, global_step=4), tmp_path / "step_4.pt")
+    for _ in range(25):
+        for path in {*kept, *folder.iterdir()}:
+            if path in kept:
+                texts, which = list(kept[path]), rng.randrange(2)
+                texts[which] = json.dumps(_spoiled(json.loads(texts[which]), rng)).encode()
+                _forge(texts[0], texts[1])(path)
+            else:
+                path.unlink()
+        assert audit(tmp_path, later=60).summary["found"] == 4
 
 
 # --- where it is not used ---
@@ -399,7 +438,7 @@ def test_damage_in_the_cache_costs_a_second_reading(tmp_path: Path, folder: Path
 
 def test_marks_that_are_gone_are_not_missed_for_ever(tmp_path: Path, folder: Path) -> None:
     for step in (1, 2):
-        save(training_state(step, global_step=step), tmp_path / f"step_{step}.pt")
+        save(training_state(seed=step, global_step=step), tmp_path / f"step_{step}.pt")
     audit(tmp_path, later=SOON, newest=1)
     (kept,) = folder.iterdir()
     # The header stays whole.

@@ -269,13 +269,14 @@ def _trained_by_hand(lowest: float) -> list[dict[str, Any]]:
 
 def test_an_element_with_a_rate_of_its_own_may_go_far_alone(tmp_path: Path) -> None:
     torch.manual_seed(0)
-    model = nn.Sequential(*(nn.Linear(_WIDTH, _WIDTH) for _ in range(4)))
+    layers = [nn.Linear(_WIDTH, _WIDTH) for _ in range(4)]
+    model = nn.Sequential(*layers)
     optimizer = torch.optim.Rprop(model.parameters(), 1e-4)
     saved = []
     for step in (10, 20):
         model(torch.randn(16, _WIDTH)).pow(2).mean().backward()
         optimizer.step()
-        model[1].weight.data[3, 3] *= step
+        layers[1].weight.data[3, 3] *= step
         saved.append({"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step})
         saved = copy.deepcopy(saved)
     assert heard_of(saved, tmp_path).rules(above_info=True) == set()
