@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
+from tests.unit.payloads.check_ckpt.layouts import trainer
 from tests.unit.payloads.check_ckpt.support import (
     ENGINES,
     Heard,
@@ -766,3 +767,31 @@ def test_an_optimizer_that_made_other_steps_is_information(tmp_path: Path) -> No
         heard = heard_of(state, tmp_path / str(made))
         assert told_severity(heard, "CK048") == severity
         assert heard.record["verdict"] == "ok"
+
+
+def _trainers(folder: Path, steps: int, count: int, **more: object) -> Heard:
+    """Audit a checkpoint of transformers' Trainer whose optimizer and scheduler have counted so much."""
+    trainer(folder, 500)
+    optimizer = torch.load(folder / "optimizer.pt")
+    for each in optimizer["state"].values():
+        each["step"].fill_(steps)
+    save(optimizer, folder / "optimizer.pt")
+    save({**torch.load(folder / "scheduler.pt"), "last_epoch": count, **more}, folder / "scheduler.pt")
+    return audit(folder)
+
+
+@pytest.mark.parametrize(("steps", "count"), [(400, 500), (500, 400), (0, 500), (500, 1000)])
+def test_a_trainers_files_of_two_saves_are_suspect(tmp_path: Path, steps: int, count: int) -> None:
+    heard = _trainers(tmp_path / "checkpoint-500", steps, count)
+    assert (heard.of("CK048")["severity"], heard.record["verdict"]) == ("suspect", "suspect")
+    assert heard.of("CK048")["evidence"] == {"optimizer": steps, "scheduler": count}
+
+
+@pytest.mark.parametrize(
+    ("steps", "count", "more"),
+    [(500, 500, {}), (499, 500, {}), (100, 100, {}), (500, 5, {"num_bad_epochs": 0, "best": 1.5})],
+)
+def test_a_trainers_files_may_both_have_begun_later(
+    tmp_path: Path, steps: int, count: int, more: dict[str, object]
+) -> None:
+    assert _trainers(tmp_path / "checkpoint-500", steps, count, **more).rules(above_info=True) == set()

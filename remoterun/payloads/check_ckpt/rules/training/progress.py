@@ -7,7 +7,7 @@ import re
 from typing import Dict, Iterator, List, Optional
 
 from ...find.names import step_in_name
-from ...model import Found, Number, Progress
+from ...model import Found, Number, Optimizer, Progress
 from ...patterns import pattern
 from ..facts import Facts
 from ..rule import INFO
@@ -130,11 +130,8 @@ def _is_known(facts: Facts, count: Number) -> bool:
 def _optimizer(facts: Facts) -> Iterator[Found]:
     step = facts.checkpoint.step
     for optimizer in facts.checkpoint.optimizers if step is not None else ():
-        counts = [state.numbers["step"] for state in optimizer.states.values() if "step" in state.numbers]
-        finite = [count for count in counts if math.isfinite(count)]
-        formats = {state.dtypes.get("step") for state in optimizer.states.values()}
-        count: Optional[Number] = max(finite) if finite else None
-        if count is None or step is None or not _is_off(count, step) or formats & {"bfloat16", "float16"}:
+        count = _steps_made(optimizer)
+        if count is None or step is None or not _is_off(count, step):
             continue
         message = "its counter says step %s, its optimizer has made %s" % (
             format(step, ",.10g"),
@@ -144,4 +141,27 @@ def _optimizer(facts: Facts) -> Iterator[Found]:
         yield Found("CK048", message, {"optimizer": optimizer.name}, INFO, evidence={"step": step, "optimizer": count})
 
 
-QUESTIONS = (_files, _step_in_name, _epoch_in_name, _scheduler, _optimizer)
+def _steps_made(optimizer: Optimizer) -> Optional[Number]:
+    """Return the most steps that a parameter has made, None where that is not known exactly."""
+    if any(state.dtypes.get("step") in ("bfloat16", "float16") for state in optimizer.states.values()):
+        return None
+    counts = [state.numbers["step"] for state in optimizer.states.values() if "step" in state.numbers]
+    return max(filter(math.isfinite, counts), default=None)
+
+
+def _trainers(facts: Facts) -> Iterator[Found]:
+    """Hold the two that transformers' Trainer steps together, or not at all, against each other."""
+    checkpoint = facts.checkpoint
+    if checkpoint.format != "hf-trainer" or len(checkpoint.optimizers) != 1 or len(checkpoint.schedulers) != 1:
+        return
+    (optimizer,), (scheduler,) = checkpoint.optimizers, checkpoint.schedulers
+    made, count = _steps_made(optimizer), scheduler.get("last_epoch")
+    # One that waits for a plateau is asked at evaluations. Other programs' optimizers lie deeper in their files.
+    if made is None or count is None or abs(made - count) <= 1 or optimizer.name or "num_bad_epochs" in scheduler:
+        return
+    message = "its optimizer has made %s steps, its scheduler %s: Trainer steps both, so one is of another save"
+    evidence: Dict[str, object] = {"optimizer": made, "scheduler": count}
+    yield Found("CK048", message % (format(made, ",.10g"), format(count, ",.10g")), evidence=evidence)
+
+
+QUESTIONS = (_files, _step_in_name, _epoch_in_name, _scheduler, _optimizer, _trainers)
