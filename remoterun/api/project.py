@@ -32,6 +32,7 @@ from remoterun.model import (
     Target,
     Work,
 )
+from remoterun.model.limits import laid_limits
 from remoterun.playbook import find_playbook, resolve_params, unknown_flag_rules, unknown_rules
 from remoterun.records import dataclass
 
@@ -41,6 +42,8 @@ if TYPE_CHECKING:
     from remoterun.catalog import Catalog, PayloadInfo
 
 CHECK: Final = "check-ckpt"
+_LIMIT_FLAG: Final = "--limit "
+_INVENTORY_LIMITS: Final = "inventory: limits."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,9 +193,11 @@ class Project:
                 target=target,
                 step=0,
                 work=OtherWork(),
-                limits=Limits().merged(target.limits).merged(choice.limits),
+                limits=limits,
+                limits_set_by=set_by,
             )
             for target in self.select(choice)
+            for limits, set_by in (_limits_of(target, choice),)
         ]
         return replace(self._plan("attached", None, jobs, choice), run_id=run_id)
 
@@ -209,11 +214,13 @@ class Project:
                 target=target,
                 step=0,
                 work=work,
-                limits=Limits().merged(target.limits).merged(choice.limits),
+                limits=limits,
+                limits_set_by=set_by,
                 env={**target.env, **choice.env},
                 secret_env={name: name for name in choice.secrets},
             )
             for target in self.select(choice)
+            for limits, set_by in (_limits_of(target, choice),)
         ]
         return self._plan(name, None, jobs, choice)
 
@@ -247,11 +254,18 @@ def _job(
     choice: Choice,
 ) -> Job:
     """Resolve one target and step: flag > step > playbook > target > the payload's own."""
-    where = f"{playbook.source or playbook.name}: steps.{index}.params ({target.id})"
+    source = playbook.source or playbook.name
+    where = f"{source}: steps.{index}.params ({target.id})"
     params = {**resolve_params(step, target, playbook=playbook.name), **given}
-    limits = Limits()
-    for nearer in (payload.limits, target.limits, playbook.limits, step.limits, choice.limits):
-        limits = limits.merged(nearer)
+    limits, set_by = laid_limits(
+        (
+            (f"payload {payload.name}: limits.", payload.limits),
+            (_INVENTORY_LIMITS, target.limits),
+            (f"{source}: limits.", playbook.limits),
+            (f"{source}: steps.{index}.limits.", step.limits),
+            (_LIMIT_FLAG, choice.limits),
+        )
+    )
     secret_params = {
         name: value.secret for name, value in step.params.items() if isinstance(value, SecretRef) and name not in given
     }
@@ -268,11 +282,16 @@ def _job(
         step=index,
         work=work,
         limits=limits,
+        limits_set_by=set_by,
         env=env,
         secret_params=secret_params,
         secret_env={**secret_env, **{name: name for name in choice.secrets}},
         fail_on=step.fail_on,
     )
+
+
+def _limits_of(target: Target, choice: Choice) -> tuple[Limits, dict[str, str]]:
+    return laid_limits(((_INVENTORY_LIMITS, target.limits), (_LIMIT_FLAG, choice.limits)))
 
 
 def _given(choice: Choice, payloads: Sequence[PayloadInfo]) -> list[dict[str, Json]]:

@@ -72,6 +72,7 @@ def _job(job: Job) -> dict[str, Json]:
         "secret_params": dict(job.secret_params),
         "secret_env": dict(job.secret_env),
         "limits": {name: format_duration(getattr(job.limits, name)) for name in LIMIT_NAMES},
+        "limits_set_by": dict(job.limits_set_by),
         "fail_on": job.fail_on.value,
         "command": shlex.join(hops.enter_argv(target)),
     }
@@ -136,6 +137,8 @@ def _job_lines(job: Job) -> Iterator[str]:
     for name, secret in sorted(job.secret_env.items()):
         yield f"  env          {name} = the secret {secret}"
     yield "  limits       " + " ".join(f"{name}={format_duration(getattr(job.limits, name))}" for name in LIMIT_NAMES)
+    if job.limits_set_by:
+        yield f"  set by       {', '.join(dict.fromkeys(job.limits_set_by.values()))}"
     yield f"  command      {shlex.join(hops.enter_argv(target))}"
 
 

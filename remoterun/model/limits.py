@@ -10,7 +10,7 @@ from remoterun.errors import ConfigError
 from remoterun.records import dataclass
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
 _DURATION = re.compile(r"(?P<number>\d{1,9}(?:\.\d{1,9})?)(?P<unit>ms|s|m|h|d)")
 _UNIT_S: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
@@ -71,6 +71,22 @@ class Limits:
     def merged(self, nearer: Mapping[str, float | None]) -> Self:
         """Return these limits with the nearer ones laid over them."""
         return replace(self, **nearer)
+
+
+DEFAULT_LIMIT: Final = "default"
+
+
+def laid_limits(layers: Iterable[tuple[str, Mapping[str, float | None]]]) -> tuple[Limits, dict[str, str]]:
+    """Lay limits over each other, the nearest last; return them, and where those are set that a layer has.
+
+    Each layer comes with what stands there before the name of a limit: ``--limit ``.
+    """
+    limits = Limits()
+    set_by: dict[str, str] = {}
+    for place, said in layers:
+        limits = limits.merged(said)
+        set_by.update({name: f"{place}{name}" for name in said})
+    return limits, set_by
 
 
 LIMIT_NAMES: Final = tuple(item.name for item in fields(Limits))

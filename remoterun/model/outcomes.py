@@ -8,6 +8,7 @@ from dataclasses import field
 from itertools import islice
 from typing import TYPE_CHECKING, Final, Self, overload
 
+from remoterun.model.limits import DEFAULT_LIMIT
 from remoterun.model.words import RunStatus, Status
 from remoterun.records import dataclass
 
@@ -38,11 +39,15 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LimitHit:
-    """Name the limit that ended something, its value in seconds and the key that changes it."""
+    """Name the limit that ended something, its value in seconds and the key that changes it.
+
+    `set_by` says where it was set, empty where nobody knows.
+    """
 
     name: str
     value_s: float
     key: str
+    set_by: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,9 +60,13 @@ class ErrorInfo:
     limit: LimitHit | None = None
 
     @classmethod
-    def of(cls, error: TargetError) -> Self:
-        """Turn the exception of one target into a value."""
-        hit = LimitHit(name=error.limit[0], value_s=error.limit[1], key=error.limit[2]) if error.limit else None
+    def of(cls, error: TargetError, set_by: Mapping[str, str] | None = None) -> Self:
+        """Turn the exception of one target into a value; `set_by` says of limits where they were set, if anywhere."""
+        hit = None
+        if error.limit:
+            name, value_s, key = error.limit
+            place = "" if set_by is None else set_by.get(name, DEFAULT_LIMIT)
+            hit = LimitHit(name=name, value_s=value_s, key=key, set_by=place)
         return cls(code=error.code, message=error.message, hint=error.hint, limit=hit)
 
 

@@ -183,12 +183,14 @@ class Job:
     """Plan one target and step, with everything resolved: what runs where, under which limits, judged how.
 
     `secret_params` and `secret_env` name the secrets that parameters and variables of the environment stand for.
+    `limits_set_by` says of limits that are not the defaults where they were set.
     """
 
     target: Target
     step: int
     work: Work = field(repr=False)
     limits: Limits = Limits()
+    limits_set_by: Mapping[str, str] = field(default_factory=dict)
     env: Mapping[str, str] = field(default_factory=dict)
     secret_params: Mapping[str, str] = field(default_factory=dict)
     secret_env: Mapping[str, str] = field(default_factory=dict)

@@ -190,7 +190,10 @@ def _error(error: ErrorInfo | None) -> Json:
 
 
 def _limit(limit: LimitHit | None) -> Json:
-    return None if limit is None else {"name": limit.name, "value_s": plain(limit.value_s), "key": limit.key}
+    if limit is None:
+        return None
+    told: dict[str, Json] = {"name": limit.name, "value_s": plain(limit.value_s), "key": limit.key}
+    return {**told, "set_by": plain(limit.set_by)} if limit.set_by else told
 
 
 def _payload(payload: PayloadRef | None) -> Json:

@@ -206,6 +206,7 @@ def _error() -> dict[str, Json]:
             "value_s": {"type": ["number", "string"], "description": "Its value in seconds."},
             "key": _string("The key that changes it."),
         },
+        optional={"set_by": _string("Where it was set: a flag, a place in a file, or default.")},
     )
     return _object(
         "The cause of an outcome that is neither ok nor findings.",

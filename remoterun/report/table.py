@@ -18,6 +18,7 @@ from remoterun.model import (
     Status,
     format_duration,
 )
+from remoterun.model.limits import DEFAULT_LIMIT
 from remoterun.model.times import seconds_between
 from remoterun.records import dataclass
 from remoterun.report import rows
@@ -34,6 +35,7 @@ from remoterun.report.text import (
     last_lines,
     pad,
     plural,
+    shown_target,
     width_of,
 )
 
@@ -136,21 +138,26 @@ class _Heads:
     def of(cls, outcomes: Sequence[Outcome], width: int) -> _Heads:
         several = len({outcome.step for outcome in outcomes}) > 1
         return cls(
-            target=min(_widest(outcome.target for outcome in outcomes), width // 3),
-            name=min(_widest(outcome.name or "" for outcome in outcomes), width // 4),
+            target=min(_widest(_called(outcome)[0] for outcome in outcomes), width // 3),
+            name=min(_widest(_called(outcome)[1] for outcome in outcomes), width // 4),
             step=min(_widest(_step_name(outcome) for outcome in outcomes), 24) if several else 0,
             several_steps=several,
         )
 
     def of_outcome(self, outcome: Outcome) -> list[Span]:
         """Begin an outcome's line: target, name, step of several."""
-        spans = [_column(outcome.target, self.target, "bold")]
-        spans += [_column(outcome.name or "", self.name)] if self.name else []
+        target, name = _called(outcome)
+        spans = [_column(target, self.target, "bold")]
+        spans += [_column(name, self.name)] if self.name else []
         return [*spans, *([_column(_step_name(outcome), self.step, "dim")] if self.several_steps else [])]
 
     def of_group(self, text: str) -> list[Span]:
         """Begin the line of several targets, lined up with those of one."""
         return [_column(text, self.target + (self.name + 2 if self.name else 0), "bold")]
+
+
+def _called(outcome: Outcome) -> tuple[str, str]:
+    return shown_target(outcome.target, outcome.name)
 
 
 def _column(text: str, width: int, style: Style = "plain") -> Span:
@@ -332,8 +339,10 @@ def _has_body(outcome: Outcome, verbose: int) -> bool:
 def _remedy(page: Page, outcome: Outcome) -> None:
     error, left = outcome.error, _left_behind(outcome)
     if error and error.limit:
-        value = format_duration(error.limit.value_s)
-        page.line(Span("limit: ", "hint"), Span(f"{error.limit.name} {value} ({error.limit.key})"), indent=2, hang=7)
+        value, place = format_duration(error.limit.value_s), error.limit.set_by
+        origin = f"; {'set by ' if place != DEFAULT_LIMIT else ''}{place}" if place else ""
+        told = f"{error.limit.name} {value} ({error.limit.key}{origin})"
+        page.line(Span("limit: ", "hint"), Span(told), indent=2, hang=7)
     if error and error.hint:
         page.line(Span("fix: ", "hint"), *_with_commands(error.hint), indent=2, hang=5)
     if left:
@@ -378,9 +387,8 @@ def _error_group(page: Page, group: Sequence[Outcome], heads: _Heads) -> None:
 
 
 def _label(outcome: Outcome, heads: _Heads) -> str:
-    name = f" {outcome.name}" if outcome.name else ""
     step = f" ({_step_name(outcome)})" if heads.several_steps else ""
-    return f"{outcome.target}{name}{step}"
+    return f"{' '.join(filter(None, _called(outcome)))}{step}"
 
 
 # --- totals ---------------------------------------------------------------------------------------

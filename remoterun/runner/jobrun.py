@@ -73,7 +73,7 @@ class JobRun:
             return self._finish(await self._follow(pool), None)
         except TargetError as error:
             error = await self._why_no_answer(pool, self._by_total(error))
-            return self._finish(self._status_of(error), ErrorInfo.of(error))
+            return self._finish(self._status_of(error), ErrorInfo.of(error, self._job.limits_set_by))
         except asyncio.CancelledError:
             if not self._control.cancelled:
                 raise

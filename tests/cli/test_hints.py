@@ -65,6 +65,38 @@ def test_a_payload_says_what_to_do_where_there_was_nothing_to_check(project: Pro
     assert (error["code"], error["message"], error["hint"]) == ("nothing_to_check", "no way into /theirs", hint)
 
 
+def test_a_limit_is_told_with_the_place_where_it_was_set(project: Project) -> None:
+    (project.folder / "inventory.yaml").write_text(
+        "hosts: {here: {transport: local, limits: {run: 100ms, enter: 9s}}}\n"
+    )
+    inventory = project.run("exec", "--on", "here", "--", "sleep", "9")
+    assert (
+        b"  limit: run 100ms (limits.run; set by inventory: limits.run)\n"
+        in inventory.stdout + inventory.stderr.encode()
+    )
+    flag = project.run("exec", "--on", "here", "--limit", "run=150ms", "--output", "json", "--", "sleep", "9")
+    limit = {"name": "run", "value_s": 0.15, "key": "limits.run", "set_by": "--limit run"}
+    assert flag.outcome("here")["error"]["limit"] == limit
+    assert here(project.folder, "show", "last", "--output", "json").outcome("here")["error"]["limit"] == limit
+
+
+def test_a_dry_run_tells_where_limits_are_set(project: Project) -> None:
+    project.payload("slow", "def run(ctx):\n    pass\n", limits={"run": "3h"})
+    (project.folder / "inventory.yaml").write_text("hosts: {here: {transport: local, limits: {stall: 2h, idle: 2h}}}\n")
+    file = project.folder / "playbooks/all.yaml"
+    file.parent.mkdir()
+    file.write_text("limits: {idle: 3h, enter: 1m}\nsteps: [{payload: slow, limits: {enter: 2m, connect: 2m}}]\n")
+    (job,) = project.run("play", "all", "--limit", "connect=3m", "--dry-run", "--output", "json").document["jobs"]
+    assert job["limits_set_by"] == {
+        "run": "payload slow: limits.run",
+        "stall": "inventory: limits.stall",
+        "idle": f"{file}: limits.idle",
+        "enter": f"{file}: steps.0.limits.enter",
+        "connect": "--limit connect",
+    }
+    assert job["limits"]["lease"] == "2m", "one that nobody set is the default"
+
+
 def test_without_an_inventory_it_is_said_where_one_was_looked_for(tmp_path: Path) -> None:
     folder = tmp_path / "inner"
     folder.mkdir()

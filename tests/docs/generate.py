@@ -101,6 +101,7 @@ def limits_page() -> str:
             "Set them in the inventory (`defaults`, hosts, guests, groups), in a playbook or its steps,",
             "or with `--limit run=2h`.",
             "Nearer wins: flag > step > playbook > guest > host > group > defaults > the payload's own > these.",
+            "Where a limit was set, `--dry-run` says, and the outcome of what it ended.",
             "Durations are `500ms`, `30s`, `20m`, `2h`, `1d` or `none`; bare numbers are refused.",
             "This page is generated: `python -m tests.docs.generate`.",
             "",

@@ -153,7 +153,7 @@ def test_a_laptop_that_slept_too_long_is_told_so_whatever_its_time_of_day(
         watched.kill()
     error = outcome["error"]
     assert (outcome["status"], error["code"]) == ("lost", "lease_expired")
-    assert error["limit"] == {"name": "lease", "value_s": 2.0, "key": "limits.lease"}
+    assert error["limit"] == {"name": "lease", "value_s": 2.0, "key": "limits.lease", "set_by": "--limit lease"}
     assert "--lease" in error["hint"]
     assert "--detach" in error["hint"]
 

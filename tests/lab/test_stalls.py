@@ -278,5 +278,5 @@ def test_a_name_server_that_says_nothing(tmp_path: Path) -> None:
     error = outcome["error"]
     assert (outcome["status"], outcome["phase"], error["code"]) == ("unreachable", "connect", "connect_timeout")
     assert "resolving far.example" in error["message"]
-    assert error["limit"] == {"name": "connect", "value_s": 2.0, "key": "limits.connect"}
+    assert error["limit"] == {"name": "connect", "value_s": 2.0, "key": "limits.connect", "set_by": "--limit connect"}
     assert took < 2 + _SLACK_S

@@ -185,7 +185,12 @@ def test_frozen_guest_is_told_and_runs_nothing_late(tmp_path: Path, host: LabHos
     outcome = result.outcome(target)
     assert outcome["error"]["code"] == "guest_frozen", outcome
     assert outcome["status"] == "timeout"
-    assert outcome["error"]["limit"] == {"name": "enter", "value_s": 2.0, "key": "limits.enter"}
+    assert outcome["error"]["limit"] == {
+        "name": "enter",
+        "value_s": 2.0,
+        "key": "limits.enter",
+        "set_by": "--limit enter",
+    }
     assert outcome["timings_s"]["enter"] < 10
     box.thaw()
     wait_for(lambda: not box.processes(), "the thawed guest to be empty")

@@ -11,7 +11,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from remoterun.model import Captured, Finding, Json, Outcome, PayloadRef, Phase, Run, RunStatus, Severity, Status
+from remoterun.errors import TargetError
+from remoterun.model import (
+    Captured,
+    ErrorInfo,
+    Finding,
+    Json,
+    Outcome,
+    PayloadRef,
+    Phase,
+    Run,
+    RunStatus,
+    Severity,
+    Status,
+)
 from remoterun.report import short_summary, table
 from remoterun.report.text import cells
 from tests.support.runs import CHECK_CKPT, GOLDEN, captured, checkpoint, error, golden_files, mixed_run, run_of, runs
@@ -206,6 +219,15 @@ def test_the_limit_that_ended_it_is_named_with_its_key() -> None:
     cause = error("connect_timeout", "no answer", limit=("connect", 0.5, "defaults.limits.connect"))
     lines = lines_of(failed("connect_timeout", "", status=Status.UNREACHABLE, error=cause))
     assert "  limit: connect 500ms (defaults.limits.connect)" in lines
+
+
+@pytest.mark.parametrize(
+    ("set_by", "told"), [({"run": "--limit run"}, "limits.run; set by --limit run"), ({}, "limits.run; default")]
+)
+def test_the_limit_that_ended_it_is_named_with_its_place(set_by: dict[str, str], told: str) -> None:
+    cause = ErrorInfo.of(TargetError("run_timeout", "too long", limit=("run", 60.0, "limits.run")), set_by)
+    lines = lines_of(failed("run_timeout", "", status=Status.TIMEOUT, error=cause))
+    assert f"  limit: run 1m ({told})" in lines
 
 
 def test_a_message_of_several_lines_keeps_them() -> None:

@@ -88,7 +88,7 @@ function errorBox(error) {
   return element("div", { class: "box tone-bad" },
     element("p", null, element("code", null, line(error.code, 60)), " ", text(error.message)),
     error.hint && element("p", null, text(error.hint)),
-    limit.key && element("p", { class: "dim" }, `Limit ${line(limit.name, 40)}, ${seconds(limit.value_s)}: `, element("code", null, line(limit.key, 200))));
+    limit.key && element("p", { class: "dim" }, `Limit ${line(limit.name, 40)}, ${seconds(limit.value_s)}: `, element("code", null, line(limit.key, 200)), limit.set_by && ` (${limit.set_by === "default" ? "" : "set by "}${line(limit.set_by, 300)})`));
 }
 
 function resumeText({ name, folder }) {
