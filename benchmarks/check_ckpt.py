@@ -121,7 +121,7 @@ class Bench:
     def argv(self, path: Path, *, pack: str = "compiled", libraries: bool = False, **params: object) -> list[str]:
         """Return how to check one file."""
         settings = {"root": str(path), "depth": 0, "cache": False, **params}
-        config = {
+        config: dict[str, object] = {
             "mode": "payload",
             "entry": "check_ckpt:start",
             "modules": None,
