@@ -15,6 +15,7 @@ quick: $(VENV)/.test
 	$(BIN)/python -m pytest -q -m "not lab and not slow"
 
 soak: $(VENV)/.test
+	REMOTERUN_SOAK=1 $(BIN)/python -m pytest tests/unit -m hypothesis
 	REMOTERUN_SOAK=1 $(BIN)/python -m pytest tests/lab/test_random_faults.py tests/lab/test_connections.py -k "one_true_outcome or killed_controller"
 
 lint: $(VENV)/.test
@@ -51,5 +52,6 @@ $(VENV)/.runtime: pyproject.toml | $(VENV)/bin/python
 
 $(VENV)/.test: pyproject.toml | $(VENV)/bin/python
 	@echo "Installing remoterun and its test tools into $(VENV) (torch among them: this takes a while)"
-	@$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[test]'
+	@$(BIN)/python -m pip install -q --disable-pip-version-check --no-compile -e '.[test]'
+	@$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true  # on all cores; pip compiles on one, and some are not for this Python
 	@touch $@ $(VENV)/.runtime

@@ -12,16 +12,27 @@ from pathlib import Path
 import hypothesis
 import pytest
 
+from tests.support.homes import Remembered
 from tests.support.lab import Lab, missing
 from tests.support.lab.pythons import pythons
 from tests.support.programs import NO_SKIP
 
 SEED = int(os.environ.get("REMOTERUN_SEED") or random.SystemRandom().randrange(2**32))
 
+# The folders of tests that start commands of the user's.
+STARTS_COMMANDS = frozenset({"api", "cli", "conformance", "docs", "lab"})
+
 # How long it takes to make examples says more of what else the machine does than of a test.
 SLOW_IS_WELL = [hypothesis.HealthCheck.too_slow]
+# Each run draws others, so that few of them become many. Where a property says how many it needs, that counts.
+EXAMPLES = 400 if os.environ.get("REMOTERUN_SOAK") == "1" else 40
 hypothesis.settings.register_profile(
-    "ci", derandomize=False, deadline=None, print_blob=True, suppress_health_check=SLOW_IS_WELL
+    "ci",
+    derandomize=False,
+    deadline=None,
+    print_blob=True,
+    max_examples=EXAMPLES,
+    suppress_health_check=SLOW_IS_WELL,
 )
 hypothesis.settings.load_profile("ci")
 
@@ -102,8 +113,16 @@ def rng(request: pytest.FixtureRequest) -> random.Random:
     return random.Random(f"{SEED} {request.node.nodeid}")
 
 
+@pytest.fixture(scope="session")
+def remembered(tmp_path_factory: pytest.TempPathFactory) -> Remembered:
+    """Share what commands remember of earlier ones, computed once."""
+    return Remembered(tmp_path_factory.mktemp("remembered"))
+
+
 @pytest.fixture(autouse=True)
-def own_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+def own_home(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> Path:
     """Keep every test away from the real home, state, caches, ssh-agent and project of whoever runs it."""
     home = tmp_path_factory.mktemp("home")
     monkeypatch.setenv("HOME", str(home))
@@ -118,6 +137,8 @@ def own_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monke
         monkeypatch.delenv(name)
     for name in ("SSH_AUTH_SOCK", "SSH_AGENT_PID", "SSH_ASKPASS"):
         monkeypatch.delenv(name, raising=False)
+    if request.path.relative_to(Path(__file__).parent).parts[0] in STARTS_COMMANDS:
+        request.getfixturevalue("remembered").give(home / "state", home / "cache")
     return home
 
 

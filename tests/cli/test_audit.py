@@ -21,9 +21,10 @@ from jsonschema import Draft202012Validator
 
 from remoterun.audit.document import audit_schema
 from remoterun.history import History, HistoryError
+from tests.support.homes import Remembered
 from tests.support.lab import wait_for
 from tests.support.programs import lacking
-from tests.support.project import REMOTERUN, Project, Result, strict_json
+from tests.support.project import REMOTERUN, Project, Result, remoterun, strict_json
 from tests.support.receiver import Receiver, receiving
 from tests.support.reports import failures, metric, page_data
 from tests.support.started import Started
@@ -101,7 +102,9 @@ class Fleet:
         return self.started.enter_context(Started(argv, env=self.environment, cwd="/"))
 
     def audit(self, *words: str) -> Result:
-        return self.start(*words).result(120)
+        if self.prefix:
+            return self.start(*words).result(120)
+        return self._run(*self.argv(*words)[len(REMOTERUN) :])
 
     def moves(self, place: str) -> Path:
         """Move the project's folder to another place, and return where it was."""
@@ -121,9 +124,7 @@ class Fleet:
         return result.status, result.stderr
 
     def _run(self, *words: str) -> Result:
-        argv = [*REMOTERUN, *words]
-        done = subprocess.run(argv, env=self.environment, cwd="/", capture_output=True, timeout=60, check=False)
-        return Result(status=done.returncode, stdout=done.stdout, stderr=done.stderr.decode())
+        return remoterun(*words, env=self.environment, cwd="/", timeout=120)
 
     def hide(self, module: str) -> None:
         """Let a module be missing."""
@@ -172,7 +173,8 @@ def text(result: Result) -> str:
 
 
 @pytest.fixture
-def fleet(tmp_path: Path) -> Iterator[Fleet]:
+def fleet(tmp_path: Path, remembered: Remembered) -> Iterator[Fleet]:
+    remembered.give(tmp_path / "state", tmp_path / "cache")
     with ExitStack() as started:
         yield Fleet(tmp_path, started)
 
@@ -290,8 +292,8 @@ def test_a_run_by_hand_changes_nothing(fleet: Fleet, chat: Receiver) -> None:
     fleet.says(AUDIT + ALERTS)
     fleet.audit()
     fleet.save("two", "step_2", "3 NaN in w")
-    by_hand = fleet.project.argv("play", "look", "--on", "two")
-    assert subprocess.run(by_hand, env=fleet.environment, capture_output=True, check=False).returncode == 1
+    by_hand = ("play", "look", "--on", "two", "--project", str(fleet.folder))
+    assert remoterun(*by_hand, env=fleet.environment).status == 1
     assert "1 new finding" in text(fleet.audit())
     assert chat.bodies == ["new: two: step_2: LK001 bad: 3 NaN in w"]
 
@@ -314,7 +316,7 @@ def test_how_far_numbers_may_move_is_the_same_everywhere(fleet: Fleet) -> None:
     fleet.says("playbooks: [measure]\ntolerance: much\n")
     assert fleet.looks("diff", "--tolerance", "60%") == (0, "")
     status, said = fleet.looks("diff")
-    assert (status, "what it says of tolerances does not count" in said) == (1, True)
+    assert (status, "the tolerances of audit.yaml do not count" in said) == (1, True)
     fleet.says("playbooks: [measure]\n")
     (fleet.folder / "loss").write_text("500")
     assert "1 moved number. Moved: one: value of loss train is 500, was 230. More" in text(fleet.audit())
@@ -641,14 +643,7 @@ def test_an_account_that_nobody_knows(fleet: Fleet) -> None:
 
 
 def _notify(fleet: Fleet, *words: str) -> Result:
-    done = subprocess.run(
-        fleet.project.argv("notify", "test", *words),
-        env=fleet.environment,
-        capture_output=True,
-        timeout=60,
-        check=False,
-    )
-    return Result(status=done.returncode, stdout=done.stdout, stderr=done.stderr.decode())
+    return remoterun("notify", "test", *words, "--project", str(fleet.folder), env=fleet.environment)
 
 
 def test_a_test_message(fleet: Fleet, chat: Receiver) -> None:

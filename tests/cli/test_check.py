@@ -72,7 +72,8 @@ def test_several_paths_are_one_table_and_one_document(folder: Path) -> None:
     assert lines[-1].startswith("3 targets: 2 ok, 1 with findings (1 bad)")
     document = check(folder, *words, "--output", "json")
     assert document.status == 1
-    assert [each["target"] for each in document.document["outcomes"]] == [*words]
+    assert [each["target"] for each in document.document["outcomes"]] == [str(folder / word) for word in words]
+    assert [each["name"] for each in document.document["outcomes"]] == [*words]
     assert [each["status"] for each in document.document["outcomes"]] == ["findings", "ok", "ok"]
     assert names(document, "bad") == ["step_4001", "step_4000"]
     assert document.outcome("bad")["findings"][0]["rule"] == "CK001"
@@ -82,25 +83,36 @@ def test_lines_of_json(folder: Path) -> None:
     result = check(folder, "good", "--output", "jsonl", "-q")
     lines = [json.loads(line) for line in result.stdout.splitlines()]
     assert [line["type"] for line in lines] == ["run_started", "record", "record", "outcome", "run_finished"]
-    assert {line["target"] for line in lines if "target" in line} == {"good"}
+    assert {line["target"] for line in lines if "target" in line} == {str(folder / "good")}
     assert result.stderr == ""
 
 
 def test_paths_are_taken_from_here_and_from_home(folder: Path) -> None:
-    words = (".", "../good/.", "step_1000//", "~/bad/step_4000")
+    words = (".", "../bad/.", "step_1000//", "~/bad/step_4000")
     result = check(folder / "good", *words, "--output", "json", HOME=str(folder))
-    assert result.status == 0, result
-    targets = (str(folder / "good"), "../good", "step_1000", str(folder / "bad/step_4000"))
-    for target, place in zip(targets, ("good", "good", "good/step_1000", "bad/step_4000"), strict=True):
-        record, summary = result.outcome(target)["records"]
+    assert result.status == 1, result
+    for target, place in zip(words, ("good", "bad", "good/step_1000", "bad/step_4000"), strict=True):
+        outcome = result.outcome(str(folder / place))
+        assert outcome["name"] == {"../bad/.": "../bad", "step_1000//": "step_1000"}.get(target)
+        record, *_, summary = outcome["records"]
         assert Path(summary["root"]).is_absolute()
         assert Path(summary["root"]).samefile(folder / place)
         assert Path(record["path"]).is_relative_to(summary["root"])
 
 
 def test_a_path_is_looked_at_once(folder: Path) -> None:
-    result = check(folder, "good", "./good/", str(folder / "good"), "--output", "json")
-    assert [each["target"] for each in result.document["outcomes"]] == ["good"]
+    words = ("good", "./good/", str(folder / "good"), "bad/../good")
+    result = check(folder, *words, "--output", "json")
+    assert [each["target"] for each in result.document["outcomes"]] == [str(folder / "good")]
+
+
+def test_a_path_is_one_target_however_it_is_written(folder: Path) -> None:
+    for words, place in ((("good",), folder), ((".",), folder / "good"), ((str(folder / "good"),), folder / "bad")):
+        assert check(place, *words).status == 0
+    trails = remoterun("history", "--output", "json", cwd=folder).document["trails"]
+    below = [(each["target"], len(each["runs"])) for each in trails if each["target"].startswith(str(folder))]
+    assert below == [(str(folder / "good"), 3)]
+    assert remoterun("diff", "--output", "json", cwd=folder).document["changes"] == []
 
 
 def test_names_that_no_terminal_should_see(folder: Path) -> None:
@@ -109,7 +121,7 @@ def test_names_that_no_terminal_should_see(folder: Path) -> None:
         shutil.copy(folder / "good/step_1000/checkpoint.pt", folder / os.fsdecode(name))
     result = check(folder, *tricky, "--output", "json")
     assert result.status == 0, result
-    assert [each["target"] for each in result.document["outcomes"]] == [
+    assert [each["name"] for each in result.document["outcomes"]] == [
         "two\\nlines.pt",
         "\\x1b[31mred.pt",
         "not \\udcff utf-8.pt",
@@ -206,9 +218,9 @@ def test_each_training_is_resumed_from_its_own(folder: Path) -> None:
 def test_a_dry_run_starts_nothing(folder: Path) -> None:
     words = ("good", "bad", "--set", "newest=2", "--ignore", "CK028", "--severity", "CK120=bad", "--dry-run")
     jobs = check(folder, *words, "--output", "json").document["jobs"]
-    assert [job["target"] for job in jobs] == ["good", "bad"]
+    assert [job["name"] for job in jobs] == ["good", "bad"]
     for job in jobs:
-        assert job["params"]["root"] == str(folder / job["target"])
+        assert job["params"]["root"] == job["target"] == str(folder / job["name"])
         assert job["params"]["newest"] == 2
         assert job["params"]["rules"] == {"ignore": ["CK028"], "severity": {"CK120": "bad"}}
         assert (job["transport"], job["interpreter"]) == ("local", sys.executable)

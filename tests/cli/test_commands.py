@@ -86,7 +86,7 @@ def test_what_is_missing_is_named_with_the_help_that_tells_of_it(words: tuple[st
     assert (result.status, result.stderr) == (2, said)
 
 
-@pytest.mark.parametrize("words", [("exec", "--verbos", "--", "uname", "-a"), ("history", "--limt", "3")])
+@pytest.mark.parametrize("words", [("exec", "--verbos", "--", "uname", "-a"), ("history", "--newst", "3")])
 def test_an_option_that_is_mistyped_is_told_so_alone(project: Project, words: tuple[str, ...]) -> None:
     result = project.run(*words)
     assert re.fullmatch(r"remoterun: No such option: --\w+ \(Possible options: [^;]*\)\n", result.stderr)
@@ -185,10 +185,11 @@ def test_inventory_list(project: Project) -> None:
     assert [target["id"] for target in document["targets"]] == ["here"]
 
 
-def on_a_terminal(project: Project, columns: int, *words: str) -> str:
-    """Run a command whose standard output is a terminal, and return what it shows."""
+def on_a_terminal(argv: list[str], columns: int, stream: str = "stdout") -> str:
+    """Run a command one of whose streams is a terminal, and return what that shows."""
     ours, theirs = pty.openpty()
-    with subprocess.Popen(project.argv(*words), stdout=theirs, env={**os.environ, "COLUMNS": str(columns)}):
+    out, err = (theirs if name == stream else subprocess.DEVNULL for name in ("stdout", "stderr"))
+    with subprocess.Popen(argv, stdout=out, stderr=err, env={**os.environ, "COLUMNS": str(columns)}):
         os.close(theirs)
         shown = b""
         try:
@@ -209,12 +210,22 @@ def on_a_terminal(project: Project, columns: int, *words: str) -> str:
     ],
 )
 def test_a_terminal_breaks_no_word_and_a_pipe_no_line(project: Project, columns: int, words: tuple[str, ...]) -> None:
-    piped_text, text = project.run(*words).stdout.decode(), on_a_terminal(project, columns, *words)
+    piped_text, text = project.run(*words).stdout.decode(), on_a_terminal(project.argv(*words), columns)
     assert text.split() == piped_text.split()
     assert len(text.splitlines()) > len(piped_text.splitlines())
     wide = [line for line in text.splitlines() if len(line) > columns]
     # The command line is there to be copied.
     assert [line.split()[0] for line in wide] == (["command"] if "--dry-run" in words else [])
+
+
+def test_mistakes_are_broken_at_blanks_on_a_terminal(project: Project) -> None:
+    (project.folder / "inventory.yaml").write_text("hosts: {a: {adress: x}, b: {port: a word and not a number}}\n")
+    argv = project.argv("inventory", "check")
+    columns = len(str(project.folder)) + 45
+    text = on_a_terminal(argv, columns, "stderr")
+    assert text.split() == project.run("inventory", "check").stderr.split()
+    assert [len(line) <= columns for line in text.splitlines()] == [True] * 5
+    assert [line[:4] == "    " for line in text.splitlines()] == [False, False, True, False, True]
 
 
 def test_inventory_check_tells_every_problem(project: Project) -> None:
@@ -436,6 +447,12 @@ def test_runs_name_their_projects_where_there_are_several(project: Project, tmp_
         f"...{str(other)[-29:]}",
         str(tmp_path) if len(str(tmp_path)) <= 32 else f"...{str(tmp_path)[-29:]}",
     )
+    heads = [on_a_terminal([*REMOTERUN, "runs"], columns).splitlines()[0].split() for columns in (200, 85, 64)]
+    assert heads == [
+        head,
+        [word for word in head if word != "PROJECT"],
+        [word for word in head if word not in {"PROJECT", "TOOK"}],
+    ]
 
 
 def test_a_schema_of_nothing_is_told_with_the_nearest_name() -> None:
@@ -481,10 +498,8 @@ def test_several_mistakes_are_told_at_once(project: Project) -> None:
 def test_project_is_found_from_below(project: Project) -> None:
     below = project.folder / "a/b"
     below.mkdir(parents=True)
-    done = subprocess.run(
-        [*REMOTERUN, "inventory", "list", "--output", "json"], cwd=below, capture_output=True, check=True
-    )
-    assert json.loads(done.stdout)["targets"][0]["id"] == "here"
+    done = remoterun("inventory", "list", "--output", "json", cwd=below)
+    assert done.document["targets"][0]["id"] == "here"
 
 
 def test_exec_into_a_closed_pipe(project: Project) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.programs import needed
-from tests.support.project import REMOTERUN, Project
+from tests.support.project import REMOTERUN, Project, remoterun
 
 INVENTORY = f"""\
 defaults: {{python: {sys.executable}}}
@@ -56,8 +56,8 @@ def offered(line: str) -> list[str]:
     """Return what bash is told for a line that ends where the cursor stands."""
     at = len(line.split()) - (not line.endswith(" "))
     env = {**os.environ, "_REMOTERUN_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": str(at)}
-    done = subprocess.run(REMOTERUN, env=env, capture_output=True, check=True, timeout=60)
-    assert done.stderr == b""
+    done = remoterun(env=env)
+    assert (done.status, done.stderr) == (0, "")
     return done.stdout.decode().split()
 
 

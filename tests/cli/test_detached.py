@@ -5,15 +5,15 @@ from __future__ import annotations
 import json
 import signal
 import sqlite3
-import subprocess
 import sys
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from tests.support.homes import keep_state_in
 from tests.support.lab import wait_for
-from tests.support.project import REMOTERUN, Project, Result
+from tests.support.project import Project, Result, remoterun
 from tests.support.started import Started
 
 INVENTORY = f"""\
@@ -46,7 +46,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
     made.payload("slow", SLOW, params=params)
     for name in ("one", "two"):
         (made.folder / name).touch()
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    keep_state_in(tmp_path / "state", monkeypatch)
     return made
 
 
@@ -57,10 +57,7 @@ def detached(project: Project) -> str:
 
 
 def show(run_id: str) -> Result:
-    done = subprocess.run(
-        [*REMOTERUN, "show", run_id, "--output", "json"], capture_output=True, timeout=60, check=False
-    )
-    return Result(status=done.returncode, stdout=done.stdout, stderr=done.stderr.decode())
+    return remoterun("show", run_id, "--output", "json")
 
 
 def statuses(result: Result) -> dict[str, str]:

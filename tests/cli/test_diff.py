@@ -22,7 +22,8 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from remoterun.compare import diff_schema
 from remoterun.history.document import history_schema
 from tests.support.audits import audited, keep, nan, run
-from tests.support.project import REMOTERUN, Project, Result, strict_json
+from tests.support.homes import keep_state_in
+from tests.support.project import REMOTERUN, Project, Result, remoterun, strict_json
 
 INVENTORY = """\
 defaults: {{python: {python}}}
@@ -47,17 +48,12 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
     folder = tmp_path / "project"
     folder.mkdir()
     (folder / "inventory.yaml").write_text(INVENTORY.format(python=sys.executable, folder=tmp_path), "utf-8")
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    keep_state_in(tmp_path / "state", monkeypatch)
     monkeypatch.setenv("COLUMNS", "100")
     monkeypatch.chdir(tmp_path)  # with no project at hand
     for name in ("one", "two"):
         _save(tmp_path / name / "step_100/checkpoint.pt", 100)
     return Project(folder=folder)
-
-
-def _cli(*words: str) -> Result:
-    done = subprocess.run([*REMOTERUN, *words], capture_output=True, timeout=60, check=False)
-    return Result(status=done.returncode, stdout=done.stdout, stderr=done.stderr.decode("utf-8", "replace"))
 
 
 def _audit(project: Project, *words: str) -> Result:
@@ -72,13 +68,13 @@ def test_three_audits_tell_one_story(project: Project, tmp_path: Path) -> None:
     bad = tmp_path / "one/step_200/checkpoint.pt"
     metrics = tmp_path / "remoterun.prom"
     assert _audit(project).status == 0
-    only = _cli("diff")
+    only = remoterun("diff")
     assert (only.status, "no earlier run of check-ckpt is there to compare" in only.stderr) == (2, True)
     _save(bad, 200, nan=True)
     second = _audit(project, "--output", "junit", "--metrics", str(metrics))
     assert second.status == 1
 
-    found = _cli("diff", "--output", "json")
+    found = remoterun("diff", "--output", "json")
     Draft202012Validator(diff_schema()).validate(found.document)
     assert found.status == found.document["exit_code"] == 1
     new = [change for change in found.document["changes"] if change["kind"] == "finding_new"]
@@ -86,7 +82,7 @@ def test_three_audits_tell_one_story(project: Project, tmp_path: Path) -> None:
         ("one", "CK001", "model.layer.weight")
     ]
     assert ("checkpoint_new", "one") in _kinds(found.document)
-    text = _cli("diff").stdout.decode()
+    text = remoterun("diff").stdout.decode()
     assert "new findings" in text
     assert "step_200: model.layer.weight: 1 NaN" in text
     assert "\x1b" not in text
@@ -103,15 +99,15 @@ def test_three_audits_tell_one_story(project: Project, tmp_path: Path) -> None:
 
     shutil.rmtree(bad.parent)
     assert _audit(project).status == 0
-    gone = _cli("diff", "--output", "json").document
+    gone = remoterun("diff", "--output", "json").document
     assert {("finding_gone", "one"), ("checkpoint_vanished", "one")} == set(_kinds(gone))
     assert all(change["vanished"] for change in gone["changes"] if change["kind"] == "finding_gone")
-    assert _cli("diff", gone["after"]["run_id"]).status == 1
+    assert remoterun("diff", gone["after"]["run_id"]).status == 1
 
     assert _audit(project).status == 0
-    same = _cli("diff")
+    same = remoterun("diff")
     assert (same.status, same.stdout.decode().splitlines()[-1][:20]) == (0, "nothing is different")
-    across = _cli("diff", "last", found.document["before"]["run_id"], "--output", "json").document
+    across = remoterun("diff", "last", found.document["before"]["run_id"], "--output", "json").document
     assert (across["before"], across["changed"]) == (found.document["before"], False)
 
 
@@ -122,15 +118,15 @@ def test_projects_with_targets_of_the_same_names_are_told_apart(project: Project
     for name in ("one", "two"):
         _save(other.folder / name / "step_900/checkpoint.pt", 900)
     runs = [_audit(each, "--output", "json").document["run_id"] for each in (project, other, project)]
-    found = _cli("diff", "--output", "json")
+    found = remoterun("diff", "--output", "json")
     assert (found.status, found.document["before"]["run_id"]) == (0, runs[0])
-    assert _cli("diff", "--project", str(other.folder)).status == 2
-    refused = _cli("diff", runs[1], runs[2])
+    assert remoterun("diff", "--project", str(other.folder)).status == 2
+    refused = remoterun("diff", runs[1], runs[2])
     assert (refused.status, "runs of one project can be compared" in refused.stderr) == (2, True)
-    shown = _cli("history", "--project", str(other.folder / "."), "--output", "json").document
+    shown = remoterun("history", "--project", str(other.folder / "."), "--output", "json").document
     assert {trail["project"] for trail in shown["trails"]} == {str(other.folder)}
-    assert [len(trail["runs"]) for trail in _cli("history", "--output", "json").document["trails"]] == [2, 2, 1, 1]
-    assert _cli("history", "--project", str(tmp_path)).status == 2
+    assert [len(trail["runs"]) for trail in remoterun("history", "--output", "json").document["trails"]] == [2, 2, 1, 1]
+    assert remoterun("history", "--project", str(tmp_path)).status == 2
 
 
 def test_what_is_compared_when_nothing_is_named(
@@ -140,19 +136,19 @@ def test_what_is_compared_when_nothing_is_named(
     runs = [_audit(project, "--output", "json").document["run_id"] for _ in range(2)]
     for _ in range(2):
         project.run("exec", "--on", "one", "--", "sh", "-c", "true")
-    assert _cli("diff", "--output", "json").document["after"]["run_id"] == runs[1]
-    assert _cli("diff", "--playbook", "sh").status == 0
+    assert remoterun("diff", "--output", "json").document["after"]["run_id"] == runs[1]
+    assert remoterun("diff", "--playbook", "sh").status == 0
     other = tmp_path / "other"
     other.mkdir()
     (other / "inventory.yaml").write_text("hosts: {}\n", "utf-8")
     monkeypatch.chdir(other)
-    refused = _cli("diff")
+    refused = remoterun("diff")
     assert (refused.status, f"no two runs of one playbook or payload to compare, in {other}" in refused.stderr) == (
         2,
         True,
     )
     monkeypatch.chdir(project.folder)
-    assert _cli("diff", "--output", "json").document["before"]["run_id"] == runs[0]
+    assert remoterun("diff", "--output", "json").document["before"]["run_id"] == runs[0]
 
 
 def test_checks_in_a_projects_folder_are_runs_of_it(
@@ -161,23 +157,23 @@ def test_checks_in_a_projects_folder_are_runs_of_it(
     """Whoever checks a folder twice in a project's folder compares these two, and neither with what it plays."""
     monkeypatch.chdir(project.folder)
     _audit(project)
-    first = _cli("check", "../one", "--quiet", "--output", "json").document["run_id"]
+    first = remoterun("check", "../one", "--quiet", "--output", "json").document["run_id"]
     _save(tmp_path / "one/step_200/checkpoint.pt", 200, nan=True)
-    assert _cli("check", "../one", "--quiet").status == 1
-    found = _cli("diff", "--output", "json")
+    assert remoterun("check", "../one", "--quiet").status == 1
+    found = remoterun("diff", "--output", "json")
     assert (found.status, found.document["before"]["run_id"]) == (1, first)
-    assert ("checkpoint_new", "../one") in _kinds(found.document)
-    assert _cli("report", "-o", "page.html").status == 0
+    assert ("checkpoint_new", str(tmp_path / "one")) in _kinds(found.document)
+    assert remoterun("report", "-o", "page.html").status == 0
     # One that is checked elsewhere is not at hand, but it is told how to get at it.
     monkeypatch.chdir(tmp_path)
     for _ in range(2):
-        assert _cli("check", "two", "--quiet").status == 0
-    assert _cli("diff", "last").status == 0
+        assert remoterun("check", "two", "--quiet").status == 0
+    assert remoterun("diff", "last").status == 0
     other = tmp_path / "other"
     other.mkdir()
     (other / "inventory.yaml").write_text("hosts: {}\n", "utf-8")
     monkeypatch.chdir(other)
-    refused = _cli("diff")
+    refused = remoterun("diff")
     assert (refused.status, "`remoterun diff RUN` compares one of them" in refused.stderr) == (2, True)
 
 
@@ -217,18 +213,18 @@ def test_a_history_in_a_project_is_of_its_payloads(
     keep(tmp_path / "state/remoterun", run(0, audited("other", [1])), project="/")
     project.run("exec", "--on", "one", "--", "true")
     monkeypatch.chdir(project.folder)
-    text = _cli("history").stdout.decode()
+    text = remoterun("history").stdout.decode()
     assert "other" not in text
     assert "programs and scripts are left out (true); --all shows them" in text
     assert "runs outside of this project are left out; --all shows them" in text
-    everything = _cli("history", "--all").stdout.decode()
+    everything = remoterun("history", "--all").stdout.decode()
     assert "check-ckpt of /\n" in everything.replace("  1 run", "\n")
     assert f"true of {project.folder}" in everything
     assert "left out" not in everything
-    document = _cli("history", "--output", "json")
+    document = remoterun("history", "--output", "json")
     assert {trail["target"] for trail in document.document["trails"]} == {"one", "two"}
     assert document.stderr.count("left out") == 2
-    assert "true  1 run" in _cli("history", "--playbook", "true").stdout.decode()
+    assert "true  1 run" in remoterun("history", "--playbook", "true").stdout.decode()
 
 
 def test_where_a_history_may_go_on_is_said(project: Project, tmp_path: Path) -> None:
@@ -236,14 +232,14 @@ def test_where_a_history_may_go_on_is_said(project: Project, tmp_path: Path) -> 
     for day, where in enumerate((old, old, here)):
         keep(state, run(day, audited("kpro6/200", [1])), project=where)
     said = f"{old} is gone, but has a history: if it was {here}, go on with that by `remoterun history move '{old}' "
-    assert said in _cli("history").stderr
-    assert said in _cli("diff").stderr
-    assert said in _cli("diff", "--project", here).stderr
-    assert said not in _cli("history", "--project", str(tmp_path)).stderr
-    assert _cli("history", "move", old, "--project", here).status == 0
-    after = _cli("history"), _cli("diff")
+    assert said in remoterun("history").stderr
+    assert said in remoterun("diff").stderr
+    assert said in remoterun("diff", "--project", here).stderr
+    assert said not in remoterun("history", "--project", str(tmp_path)).stderr
+    assert remoterun("history", "move", old, "--project", here).status == 0
+    after = remoterun("history"), remoterun("diff")
     assert [(result.status, result.stderr) for result in after] == [(0, "")] * 2
-    assert _cli("history", "move", here, "--project", here).status == 2
+    assert remoterun("history", "move", here, "--project", here).status == 2
 
 
 def test_the_result_goes_to_a_file_whole_or_not_at_all(project: Project, tmp_path: Path) -> None:
@@ -252,15 +248,15 @@ def test_the_result_goes_to_a_file_whole_or_not_at_all(project: Project, tmp_pat
     _audit(project)
     file = tmp_path / "out"
     for words in (["diff"], ["history"], ["history", "--output", "json"]):
-        shown = _cli(*words)
-        written = _cli(*words, "-o", str(file))
+        shown = remoterun(*words)
+        written = remoterun(*words, "-o", str(file))
         assert (written.status, written.stdout, file.read_bytes()) == (shown.status, b"", shown.stdout)
     file.write_bytes(b"old")
     for words in (["diff", "--playbook", "none"], ["history", "--playbook", "none"], ["diff", "--tolerance", "much"]):
-        assert _cli(*words, "-o", str(file)).status == 2
+        assert remoterun(*words, "-o", str(file)).status == 2
         assert file.read_bytes() == b"old"
-    assert _cli("history", "-o", str(file), "gc").status == 2
-    assert _cli("diff", "-o", str(tmp_path / "nowhere" / "x")).status == 2
+    assert remoterun("history", "-o", str(file), "gc").status == 2
+    assert remoterun("diff", "-o", str(tmp_path / "nowhere" / "x")).status == 2
     assert sorted(path.name for path in tmp_path.iterdir() if path.is_file()) == ["out"]
 
 
@@ -286,17 +282,17 @@ def test_what_takes_long_once_is_told(tmp_path: Path, monkeypatch: pytest.Monkey
         assert said.rstrip().endswith(b"\r\x1b[K")
     else:
         assert said == b"remoterun: bringing the history up to date, once: 25 runs\n"
-    again = _cli("history")
+    again = remoterun("history")
     assert (again.stdout, again.stderr) == (done.stdout, "")
 
 
 def test_a_file_that_cannot_be_written_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    keep_state_in(tmp_path / "state", monkeypatch)
     monkeypatch.chdir(tmp_path)
     for day in range(2):
         keep(tmp_path / "state/remoterun", run(day, audited("kpro6/200", [1])))
     for words in (["history"], ["diff"], ["report"], ["show", "last"], ["history", "--output", "json"]):
-        result = _cli(*words, "-o", "/dev/full")
+        result = remoterun(*words, "-o", "/dev/full")
         assert (result.status, result.stdout) == (3, b"")
         assert result.stderr == "remoterun: /dev/full cannot be written: No space left on device\n"
 
@@ -306,7 +302,7 @@ def test_history_tells_runs_and_since_when(project: Project, tmp_path: Path) -> 
     _save(tmp_path / "two/step_200/checkpoint.pt", 200, nan=True)
     for _ in range(2):
         _audit(project)
-    shown = _cli("history", "--output", "json")
+    shown = remoterun("history", "--output", "json")
     Draft202012Validator(history_schema()).validate(shown.document)
     trails = {trail["target"]: trail for trail in shown.document["trails"]}
     assert [run["status"] for run in trails["two"]["runs"]] == ["findings", "findings", "ok"]
@@ -314,12 +310,14 @@ def test_history_tells_runs_and_since_when(project: Project, tmp_path: Path) -> 
     since = {finding["since"]["run_id"] for finding in trails["two"]["findings"] if finding["severity"] == "bad"}
     assert since == {trails["two"]["runs"][1]["run"]["run_id"]}
     assert {finding["severity"] for finding in trails["one"]["findings"]} <= {"info"}
-    text = _cli("history").stdout.decode()
+    text = remoterun("history").stdout.decode()
     assert "  two  .!!  step 200  findings  1 bad" in text
     assert "since" in text
-    only = _cli("history", "--target", "t*", "--playbook", "check-ckpt", "--limit", "1", "--output", "json").document
+    only = remoterun(
+        "history", "--target", "t*", "--playbook", "check-ckpt", "--newest", "1", "--output", "json"
+    ).document
     assert [(trail["target"], len(trail["runs"])) for trail in only["trails"]] == [("two", 1)]
-    assert _cli("history", "gc").stdout == b"0 runs forgotten\n"
+    assert remoterun("history", "gc").stdout == b"0 runs forgotten\n"
 
 
 def test_a_target_that_cannot_be_entered_is_unknown(project: Project) -> None:
@@ -327,12 +325,12 @@ def test_a_target_that_cannot_be_entered_is_unknown(project: Project) -> None:
     inventory = project.folder / "inventory.yaml"
     inventory.write_text(inventory.read_text("utf-8").replace("two: {", "two: {python: /none, "), "utf-8")
     assert _audit(project).status == 3
-    document = _cli("diff", "--output", "json").document
+    document = remoterun("diff", "--output", "json").document
     assert _kinds(document) == [("target_unreachable", "two")]
     assert [(each["target"], each["runs"], each["code"]) for each in document["silent"]] == [
         ("two", 1, "interpreter_missing")
     ]
-    assert "two  failed  interpreter_missing: " in _cli("diff").stdout.decode()
+    assert "two  failed  interpreter_missing: " in remoterun("diff").stdout.decode()
 
 
 REFUSED = (
@@ -351,7 +349,7 @@ REFUSED = (
 def test_what_cannot_be_told_is_said(project: Project) -> None:
     _audit(project)
     for words, message in REFUSED:
-        result = _cli(*words.split())
+        result = remoterun(*words.split())
         assert (result.status, message in result.stderr) == (2, True), (words, result.stderr)
 
 
@@ -359,12 +357,12 @@ def test_metrics_are_refused_before_anything_runs_and_change_no_result(project: 
     for words in (["--metrics", str(tmp_path / "no/file")], ["--metrics", str(tmp_path / "file"), "--detach"]):
         refused = _audit(project, *words)
         assert (refused.status, "--metrics: " in refused.stderr) == (2, True)
-    assert _cli("runs").status == 2
+    assert remoterun("runs").status == 2
     (tmp_path / "taken").mkdir()
     result = _audit(project, "--metrics", str(tmp_path / "taken"), "--output", "json")
     assert (result.status, result.document["status"]) == (0, "ok")
     assert "the metrics can't be written" in result.stderr
-    kept = _cli("show", "last", "--output", "junit")
+    kept = remoterun("show", "last", "--output", "junit")
     assert kept.status == 0
     assert [case.get("name") for case in ElementTree.fromstring(kept.stdout).iter("testcase")] == ["one", "two"]
 
@@ -378,6 +376,6 @@ def test_problems_are_told_as_tests_too(project: Project) -> None:
 
 @pytest.mark.parametrize("document", ["diff", "history"])
 def test_schemas_are_printed(document: str) -> None:
-    schema = strict_json(_cli("schema", document).stdout)
+    schema = strict_json(remoterun("schema", document).stdout)
     Draft202012Validator.check_schema(schema)
     assert schema["title"] == f"remoterun/{document}/1"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -14,7 +13,8 @@ import jsonschema
 import pytest
 
 from remoterun.report import event_schema
-from tests.support.project import REMOTERUN, Project, strict_json
+from tests.support.homes import keep_state_in
+from tests.support.project import Project, remoterun, strict_json
 
 HOST = f"transport: local, python: {sys.executable}, self: true"
 # The second record waits until somebody has seen the first.
@@ -38,7 +38,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
     (made.folder / "inventory.yaml").write_text(f"hosts:\n  one: {{{HOST}}}\n  two: {{{HOST}}}\n", "utf-8")
     gate = {"type": "path", "default": str(made.folder / "gate"), "help": "What to wait for."}
     made.payload("gated", GATED, params={"gate": gate})
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    keep_state_in(tmp_path / "state", monkeypatch)
     return made
 
 
@@ -92,14 +92,11 @@ def test_a_file_of_events_holds_what_jsonl_says_then_and_afterwards(project: Pro
     assert file.read_bytes() == played.stdout
     again = tmp_path / "again.jsonl"
     for words in (["show", "last"], ["resume", "last"]):
-        argv = [*REMOTERUN, *words, "--output", "jsonl", "--events", str(again)]
-        kept = subprocess.run(argv, capture_output=True, timeout=60, check=False)
+        kept = remoterun(*words, "--output", "jsonl", "--events", str(again))
         assert kept.stdout == played.stdout, words
         assert again.read_bytes() == played.stdout
         again.unlink()
-    rerun = subprocess.run(
-        [*REMOTERUN, "rerun", "last", "--events", str(again)], capture_output=True, timeout=60, check=False
-    )
+    rerun = remoterun("rerun", "last", "--events", str(again))
     assert b"1 with findings" in rerun.stdout
     assert _untimed(_events(again.read_bytes())) == _untimed(told)
 
@@ -163,5 +160,4 @@ def test_a_descriptor_that_nobody_has_opened_is_refused(project: Project, tmp_pa
 
 
 def test_the_schema_of_events_is_printed() -> None:
-    done = subprocess.run([*REMOTERUN, "schema", "event"], capture_output=True, timeout=60, check=True)
-    assert json.loads(done.stdout) == event_schema()
+    assert remoterun("schema", "event").document == event_schema()

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.homes import keep_state_in
 from tests.support.lab import wait_for
 from tests.support.project import Project, strict_json
 from tests.support.started import Started
@@ -229,7 +230,7 @@ def test_the_result_takes_the_place_of_nothing_that_the_run_needs(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = project.folder
-    monkeypatch.setenv("XDG_STATE_HOME", str(folder / "state"))
+    keep_state_in(folder / "state", monkeypatch)
     assert project.run("play", "say", "--on", "one").status == 0
     (folder / "playbooks").mkdir()
     (folder / "playbooks" / "talk.yaml").write_text("steps: [{payload: say}]\n")

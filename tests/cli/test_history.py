@@ -15,8 +15,9 @@ from typing import Any
 
 import pytest
 
+from tests.support.homes import keep_state_in
 from tests.support.programs import lacking
-from tests.support.project import REMOTERUN, Project, Result, piped, strict_json
+from tests.support.project import REMOTERUN, Project, piped, remoterun, strict_json
 from tests.support.started import Started
 
 INVENTORY = f"""\
@@ -66,7 +67,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
     folder = tmp_path / "project"
     folder.mkdir()
     (folder / "inventory.yaml").write_text(INVENTORY, "utf-8")
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    keep_state_in(tmp_path / "state", monkeypatch)
     made = Project(folder=folder)
     params = {
         "folder": {"type": "path", "default": str(folder), "help": "Where the gates are."},
@@ -79,18 +80,12 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
 
 def _history(*words: str) -> tuple[int, Any, str]:
     """Run a command that needs no project."""
-    argv = [sys.executable, "-m", "remoterun", *words]
-    done = subprocess.run(argv, capture_output=True, timeout=60, check=False)
+    done = remoterun(*words)
     return (
-        done.returncode,
+        done.status,
         json.loads(done.stdout) if done.stdout[:1] == b"{" else done.stdout.decode(),
-        done.stderr.decode(),
+        done.stderr,
     )
-
-
-def _shown(*words: str) -> Result:
-    done = subprocess.run([*REMOTERUN, *words], capture_output=True, timeout=60, check=False)
-    return Result(status=done.returncode, stdout=done.stdout, stderr=done.stderr.decode())
 
 
 def _cut(project: Project, number: int = signal.SIGKILL) -> list[dict[str, Any]]:
@@ -217,19 +212,17 @@ def test_what_another_version_has_left_to_itself_can_be_fetched(project: Project
 def test_a_run_is_shown_as_it_was(project: Project, output: str) -> None:
     (project.folder / "shut").write_text("")
     first = project.run("play", "count", "--on", "one", "--output", output)
-    done = subprocess.run(
-        [sys.executable, "-m", "remoterun", "show", "last", "--output", output], capture_output=True, check=False
-    )
-    assert done.returncode == first.status == 0
+    done = remoterun("show", "last", "--output", output)
+    assert done.status == first.status == 0
     assert done.stdout == first.stdout
 
 
 def test_what_a_program_said_is_shown_again(project: Project) -> None:
     first = project.run("exec", "--on", "one", "--", "/bin/sh", "-c", "printf 'a\\n\\377'; echo b >&2; exit 3")
     assert first.status == 1
-    done = subprocess.run([sys.executable, "-m", "remoterun", "show", "last"], capture_output=True, check=False)
+    done = remoterun("show", "last")
     assert done.stdout == first.stdout == b"a\n\xff"
-    assert done.stderr.startswith(b"b\n")
+    assert done.stderr.startswith("b\n")
 
 
 def test_runs_are_listed_and_forgotten(project: Project) -> None:
@@ -252,8 +245,11 @@ def test_runs_are_listed_and_forgotten(project: Project) -> None:
     assert document["message"] == "no run last has been kept; the newest are: none"
 
 
-def test_a_history_that_can_not_be_written_costs_one_line(project: Project, tmp_path: Path) -> None:
-    (tmp_path / "state").write_text("in the way")
+def test_a_history_that_can_not_be_written_costs_one_line(
+    project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "taken").write_text("in the way")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "taken"))
     result = project.run("play", "count", "--on", "one", "--output", "json")
     assert result.status == 0
     assert result.document["outcomes"][0]["status"] == "ok"
@@ -314,7 +310,7 @@ def test_a_large_run_is_shown_as_it_was_in_every_format(project: Project, tmp_pa
     assert played.status == 0, played.stderr
     records = played.outcome("one")["records"]
     assert [record["n"] for record in records] == list(range(175))
-    shown = {form: _shown("show", "last", "--output", form) for form in ("json", "jsonl", "table")}
+    shown = {form: remoterun("show", "last", "--output", form) for form in ("json", "jsonl", "table")}
     assert {form: (result.status, result.stderr) for form, result in shown.items()} == dict.fromkeys(shown, (0, ""))
     assert shown["json"].stdout == played.stdout
     lines = [strict_json(line) for line in shown["jsonl"].stdout.splitlines()]
@@ -330,7 +326,7 @@ def test_a_large_run_is_shown_as_it_was_in_every_format(project: Project, tmp_pa
     with closing(sqlite3.connect(tmp_path / "state/remoterun/history.sqlite3")) as database, database:
         database.execute("UPDATE records SET body = x'00' WHERE record = 170")
     for form, begun in (("json", b'"n": 169'), ("jsonl", b'"n": 169'), ("table", b"")):
-        damaged = _shown("show", "last", "--output", form)
+        damaged = remoterun("show", "last", "--output", form)
         # Too late for a document that says so: this one has no end.
         assert damaged.status == 3
         assert damaged.stderr.startswith("remoterun: the result ends here: the history in ")

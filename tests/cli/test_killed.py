@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from tests.support.homes import keep_state_in
 from tests.support.lab import wait_for
-from tests.support.project import REMOTERUN, Project, Result
+from tests.support.project import REMOTERUN, Project, Result, remoterun
 from tests.support.started import Started
 
 INVENTORY = f"defaults: {{python: {sys.executable}}}\nhosts:\n  here: {{transport: local}}\n"
@@ -48,7 +48,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
     (made.folder / "wait").touch()
     wait = {"type": "path", "default": str(made.folder / "wait"), "help": "What to wait for."}
     made.payload("slow", SLOW, params={"wait": wait})
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    keep_state_in(tmp_path / "state", monkeypatch)
     return made
 
 
@@ -59,8 +59,7 @@ def started(project: Project, *before: str) -> Started:
 
 def said(*words: str) -> Result:
     """Run a command line without a project to its end."""
-    done = subprocess.run([*REMOTERUN, *words], capture_output=True, timeout=60, check=False)
-    return Result(status=done.returncode, stdout=done.stdout, stderr=done.stderr.decode())
+    return remoterun(*words)
 
 
 def _locks(tmp_path: Path) -> list[str]:

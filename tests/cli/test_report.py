@@ -7,14 +7,14 @@ import gzip
 import json
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support.project import REMOTERUN, Project, Result
+from tests.support.homes import keep_state_in
+from tests.support.project import Project, Result, remoterun
 
 INVENTORY = f"""\
 defaults: {{python: {sys.executable}}}
@@ -34,7 +34,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
     folder = tmp_path / "project"
     folder.mkdir()
     (folder / "inventory.yaml").write_text(INVENTORY, "utf-8")
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    keep_state_in(tmp_path / "state", monkeypatch)
     made = Project(folder=folder)
     made.payload("look", LOOK)
     monkeypatch.chdir(folder)
@@ -42,8 +42,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
 
 
 def _report(*words: str, stdin: bytes = b"") -> Result:
-    done = subprocess.run([*REMOTERUN, "report", *words], input=stdin, capture_output=True, timeout=60, check=False)
-    return Result(status=done.returncode, stdout=done.stdout, stderr=done.stderr.decode())
+    return remoterun("report", *words, stdin=stdin)
 
 
 def _held(page: bytes) -> dict[str, Any]:

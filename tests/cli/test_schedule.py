@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.programs import needed
-from tests.support.project import REMOTERUN, Result
+from tests.support.project import Result, remoterun
 
 # Keeps the crontab in a file, and says what Debian's cron says where there is none.
 CRONTAB = """\
@@ -54,10 +54,8 @@ class Desk:
         path.chmod(0o755)
 
     def run(self, *words: str, environment: Mapping[str, str] | None = None) -> Result:
-        argv = [*REMOTERUN, "schedule", *words, "--project", str(self.project)]
         env = {**os.environ, **self.environment, **(environment or {})}
-        done = subprocess.run(argv, capture_output=True, timeout=60, check=False, env=env)
-        return Result(status=done.returncode, stdout=done.stdout, stderr=done.stderr.decode())
+        return remoterun("schedule", *words, "--project", str(self.project), env=env)
 
     def called(self) -> list[str]:
         lines = self.calls.read_text().splitlines() if self.calls.exists() else []

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
-import os
 import signal
-import subprocess
 import sys
 import zlib
 from pathlib import Path
@@ -14,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.project import REMOTERUN, Project
+from tests.support.homes import keep_state_in
+from tests.support.project import Project, remoterun
 from tests.support.started import Started
 
 TOKEN = 'hf_q"uo\\te/Abc123'
@@ -71,7 +70,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
     (folder / "playbooks/key.pem").write_text(KEY, "utf-8")
     (folder / "asked").write_text("answer-1234567\n", "utf-8")
     monkeypatch.setenv("MY_TOKEN", TOKEN)
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    keep_state_in(tmp_path / "state", monkeypatch)
     made = Project(folder=folder)
     params = {"token": {"type": "string", "required": True}, "crash": {"type": "bool", "default": False}}
     made.payload("tell", TELL, params=params)
@@ -276,11 +275,10 @@ def test_a_run_is_cancelled_without_its_secrets(project: Project, monkeypatch: p
     flags = ("--on", "here", "--secret", "MY_TOKEN", "--detach")
     assert project.run("exec", *flags, "--", sys.executable, "-c", wait).status in {0, 3}
     monkeypatch.delenv("MY_TOKEN")
-    done = subprocess.run([*REMOTERUN, "cancel", "last"], capture_output=True, timeout=60, check=False)
-    assert done.returncode == 0, done.stderr
-    assert b"secrets.MY_TOKEN: the environment variable MY_TOKEN is not set" in done.stderr
+    done = remoterun("cancel", "last")
+    assert done.status == 0, done.stderr
+    assert "secrets.MY_TOKEN: the environment variable MY_TOKEN is not set" in done.stderr
 
 
 def _again(*words: str) -> Any:
-    done = subprocess.run([*REMOTERUN, *words], capture_output=True, timeout=60, check=False, env=os.environ)
-    return json.loads(done.stdout)
+    return json.loads(remoterun(*words).stdout)

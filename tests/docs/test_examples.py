@@ -27,6 +27,7 @@ from remoterun.audit.file import load_settings
 from remoterun.errors import ConfigError
 from tests.docs.fleet import Desk, Fleet, Line, fleet
 from tests.docs.pages import ROOT, Block, blocks_of, name_of, pages
+from tests.support.homes import Remembered
 from tests.support.lab import wait_for
 from tests.support.receiver import receiving
 
@@ -96,9 +97,10 @@ def chat() -> Iterator[str]:
         yield receiver.url
 
 
-def _desk(machines: Fleet, folder: Path) -> Desk:
+def _desk(machines: Fleet, folder: Path, remembered: Remembered) -> Desk:
     desk = Desk(folder)
     desk.set_up(machines)
+    remembered.give(desk.home / ".local/state", desk.home / ".cache")
     (inventory,) = [block for block in blocks_of(ROOT / "README.md") if block.kind == "yaml"]
     for name, text in {"inventory.yaml": inventory.text, **FILES}.items():
         desk.write(name, text)
@@ -106,9 +108,9 @@ def _desk(machines: Fleet, folder: Path) -> Desk:
 
 
 @pytest.fixture(scope="module")
-def played(machines: Fleet, tmp_path_factory: pytest.TempPathFactory) -> Desk:
+def played(machines: Fleet, tmp_path_factory: pytest.TempPathFactory, remembered: Remembered) -> Desk:
     """Return the desk of somebody who has played twice."""
-    desk = _desk(machines, tmp_path_factory.mktemp("played"))
+    desk = _desk(machines, tmp_path_factory.mktemp("played"), remembered)
     _all_well(desk, PLAYED, PLAYED)
     return desk
 
@@ -120,10 +122,10 @@ def _all_well(desk: Desk, *commands: str) -> None:
 
 @pytest.mark.parametrize("page", [page for page in pages() if blocks_of(page)], ids=name_of)
 def test_the_examples_of_a_page(
-    page: Path, machines: Fleet, chat: str, tmp_path: Path, request: pytest.FixtureRequest
+    page: Path, machines: Fleet, chat: str, tmp_path: Path, remembered: Remembered, request: pytest.FixtureRequest
 ) -> None:
     before = BEFORE.get(name_of(page))
-    desk: Desk = request.getfixturevalue("played") if before is not None else _desk(machines, tmp_path)
+    desk: Desk = request.getfixturevalue("played") if before is not None else _desk(machines, tmp_path, remembered)
     desk.write("chat.url", chat)
     _all_well(desk, *(before or ()))
     for block in blocks_of(page):
@@ -323,13 +325,15 @@ KINDS: Final[dict[str, Callable[[Desk, Block], None]]] = {
         ("python", "import remoterun\nremoterun.plai()\n"),
     ],
 )
-def test_an_example_that_is_wrong_is_found(kind: str, text: str, machines: Fleet, tmp_path: Path) -> None:
-    desk = _desk(machines, tmp_path)
+def test_an_example_that_is_wrong_is_found(
+    kind: str, text: str, machines: Fleet, tmp_path: Path, remembered: Remembered
+) -> None:
+    desk = _desk(machines, tmp_path, remembered)
     with pytest.raises((AssertionError, ValueError, ConfigError)):
         KINDS[kind](desk, Block(page="page.md", line=1, kind=kind, text=text))
 
 
-def test_what_differs_from_run_to_run_is_no_difference(machines: Fleet, tmp_path: Path) -> None:
-    desk = _desk(machines, tmp_path)
+def test_what_differs_from_run_to_run_is_no_difference(machines: Fleet, tmp_path: Path, remembered: Remembered) -> None:
+    desk = _desk(machines, tmp_path, remembered)
     shown = "$ printf 'took 0.3 s\\na\\nb\\n[x]\\n'\ntook 0.82 s\n...\n[x]\n"
     _compare(desk, Block(page="page.md", line=1, kind="console", text=shown))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from tests.docs.generate import DOCS
 from tests.docs.pages import blocks_of
 from tests.support import runs
 from tests.support.audits import audited, keep, nan, run, silent
-from tests.support.project import REMOTERUN
+from tests.support.project import remoterun
 
 PAGE = DOCS / "history.md"
 REFUSED = "kpro7: nothing listens on 10.1.2.7 port 22."
@@ -28,8 +27,8 @@ def _shown(beginning: str) -> str:
 
 def _printed(*words: str) -> str:
     environment = {**os.environ, "COLUMNS": "120"}
-    done = subprocess.run([*REMOTERUN, *words], capture_output=True, check=False, env=environment, cwd="/")
-    assert done.returncode in (0, 1), done.stderr
+    done = remoterun(*words, env=environment, cwd="/")
+    assert done.status in (0, 1), done.stderr
     return done.stdout.decode()
 
 

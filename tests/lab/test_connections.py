@@ -15,8 +15,9 @@ from typing import Any
 import pytest
 
 from tests.support.campaign import turns
+from tests.support.homes import keep_state_in
 from tests.support.lab import Guest, Lab, LabHost, guest, send, wait_for
-from tests.support.project import REMOTERUN, Project, Result, write_project
+from tests.support.project import Project, Result, remoterun, write_project
 from tests.support.started import Started
 
 pytestmark = pytest.mark.lab
@@ -68,7 +69,7 @@ def project(host: LabHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> P
     """Return a project of that host, with a history of its own; the gates of its guest are shut."""
     for number in _GATES:
         host.guest(200).path(f"/root/gate-{number}").unlink(missing_ok=True)
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    keep_state_in(tmp_path / "state", monkeypatch)
     made = write_project(tmp_path / "project", [host])
     made.payload("count", _COUNT, params=_PAUSE)
     made.payload("family", _FAMILY)
@@ -130,8 +131,7 @@ class Lines(Started):
 
 def _history(*words: str) -> Result:
     """Run a command that needs no project."""
-    done = subprocess.run([*REMOTERUN, *words], capture_output=True, timeout=180, check=False)
-    return Result(status=done.returncode, stdout=done.stdout, stderr=done.stderr.decode("utf-8", "replace"))
+    return remoterun(*words, timeout=180)
 
 
 def test_a_killed_connection_is_replaced(host: LabHost, project: Project) -> None:
@@ -204,7 +204,12 @@ def test_a_controller_that_comes_too_late_is_told_of_the_lease(host: LabHost, pr
     lines.send(signal.SIGCONT)
     outcome = lines.finish()
     assert (outcome["status"], outcome["error"]["code"]) == ("lost", "lease_expired")
-    assert outcome["error"]["limit"] == {"name": "lease", "value_s": 2.0, "key": "limits.lease"}
+    assert outcome["error"]["limit"] == {
+        "name": "lease",
+        "value_s": 2.0,
+        "key": "limits.lease",
+        "set_by": "--limit lease",
+    }
     assert "--detach" in outcome["error"]["hint"]
 
 
@@ -295,7 +300,7 @@ def test_a_run_is_looked_after_from_another_machine(
     """Its id and an inventory are enough: what it is, the targets say."""
     first = _detach(project, "count", "--on", "cut/200", "--set", "pause=0.02")
     second = _detach(project, "family", "--on", "cut/200")
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "elsewhere"))
+    keep_state_in(tmp_path / "elsewhere", monkeypatch)
     refused = _history("collect", first, "--output", "json")
     assert refused.status == 2
     assert "--on" in refused.document["message"]
@@ -319,7 +324,7 @@ def test_each_target_of_a_run_from_another_machine_is_asked(
 ) -> None:
     """Who looked after one of them there knows nothing of the others, and must not take the run for complete."""
     run_id = _detach(project, "family", "--on", "cut")
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "elsewhere"))
+    keep_state_in(tmp_path / "elsewhere", monkeypatch)
     for target in ("cut/200", "cut/201"):
         ended = project.run("cancel", run_id, "--on", target, "--output", "json")
         outcome = ended.outcome(target)

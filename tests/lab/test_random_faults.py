@@ -6,7 +6,6 @@ does round 3 again. ``make soak`` does many.
 
 from __future__ import annotations
 
-import json
 import random
 import signal
 import subprocess
@@ -22,7 +21,7 @@ from tests.support.campaign import turns
 from tests.support.lab import Guest, Lab, LabHost, Process, guest, send, wait_for
 from tests.support.lab.rough import Direction
 from tests.support.lab.rough_link import Terms
-from tests.support.project import REMOTERUN, Project, write_project
+from tests.support.project import Project, remoterun, write_project
 from tests.support.watched import Watched
 
 pytestmark = pytest.mark.lab
@@ -258,10 +257,8 @@ def test_whatever_happens_each_target_has_one_true_outcome(
     finally:
         trial.watched.kill()
     _judge(outcomes, trial.watched, faults, lease=lease, at_work=at_work)
-    shown = subprocess.run(
-        [*REMOTERUN, "show", "last", "--output", "json"], capture_output=True, timeout=60, check=False
-    )
-    kept = {outcome["target"]: outcome for outcome in json.loads(shown.stdout)["outcomes"]}
+    shown = remoterun("show", "last", "--output", "json").document
+    kept = {outcome["target"]: outcome for outcome in shown["outcomes"]}
     assert {target: len(outcome["records"]) for target, outcome in kept.items()} == {
         outcome["target"]: len(outcome["records"]) for outcome in outcomes
     }

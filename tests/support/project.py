@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from tests.support import commands
+
 if TYPE_CHECKING:
     from tests.support.lab import LabHost
 
-REMOTERUN = (sys.executable, "-m", "remoterun")
+REMOTERUN = commands.REMOTERUN
 # A guest has a /tmp and a /root of its own: an environment of the checkout may not be seen there, its base always is.
 GUEST_PYTHON = str(Path(sys.executable).resolve())
 
@@ -45,11 +47,18 @@ class Result:
         return value
 
     def outcome(self, target: str, step: int = 0) -> dict[str, Any]:
-        """Return the one outcome of a target and step."""
-        found = [item for item in self.document["outcomes"] if item["target"] == target and item["step"] == step]
+        """Return the one outcome of a target, which may be called by its name, and a step."""
+        outcomes = self.document["outcomes"]
+        found = [each for each in outcomes if target in (each["target"], each["name"]) and each["step"] == step]
         assert len(found) == 1, (target, [item["target"] for item in self.document["outcomes"]])
         result: dict[str, Any] = found[0]
         return result
+
+
+def remoterun(*words: str, **options: Any) -> Result:
+    """Run `remoterun WORDS` to its end; `options` are those of `commands.run`."""
+    done = commands.run(*words, **options)
+    return Result(status=done.returncode, stdout=done.stdout, stderr=done.stderr.decode("utf-8", "replace"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,8 +74,7 @@ class Project:
 
     def run(self, *words: str, stdin: bytes = b"", timeout: float = 120) -> Result:
         """Run a command line to its end."""
-        done = subprocess.run(self.argv(*words), input=stdin, capture_output=True, timeout=timeout, check=False)
-        return Result(status=done.returncode, stdout=done.stdout, stderr=done.stderr.decode("utf-8", "replace"))
+        return remoterun(*self.argv(*words)[len(REMOTERUN) :], stdin=stdin, timeout=timeout)
 
     def payload(self, name: str, source: str, **more: Any) -> None:
         """Add a single-file payload; `more` goes into its manifest."""

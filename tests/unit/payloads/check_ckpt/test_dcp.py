@@ -235,7 +235,7 @@ def work(rank, ranks, path):
     save({"model": weights, "optim": moments, "step": 7}, storage_writer=FileSystemWriter(path))
     dist.destroy_process_group()
 if __name__ == "__main__":
-    mp.spawn(work, args=(2, sys.argv[1]), nprocs=2)
+    mp.start_processes(work, args=(2, sys.argv[1]), nprocs=2, start_method="fork")
 """
 
 
