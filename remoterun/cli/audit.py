@@ -18,13 +18,15 @@ from remoterun.cli import completing, signals
 from remoterun.cli.fitting import tell_line
 from remoterun.cli.options import ProjectOption  # noqa: TC001  # typer reads it
 from remoterun.cli.output import tell, write_document, write_pieces
-from remoterun.errors import ConfigError, Problem, clean
+from remoterun.errors import ConfigError, Problem
 from remoterun.inventory import FILE_NAME, find_project
 from remoterun.model import RunStatus, format_duration, parse_duration
 from remoterun.model.times import now_text
 
 if TYPE_CHECKING:
     from types import FrameType
+
+    from remoterun.audit.outcome import Audit
 
 
 class AuditFormat(StrEnum):
@@ -84,16 +86,22 @@ def audit(
     signals.finish(None if ending.status is None else ending.status.exit_code - 128)
     # Who was not told is among the steps already.
     for said in (*done.problems, *(() if verbose else done.delivery.failed)):
-        tell(f"remoterun: {clean(said)}\n")
+        tell_line(f"remoterun: {said}")
     wanted = exit_on or settings.exit_on
+    _write(done, wanted, output, verbose=verbose)
+    return exit_code(done, wanted)
+
+
+def _write(done: Audit, exit_on: ExitOn, output: AuditFormat, *, verbose: bool) -> None:
+    """Write what an audit has to say: nothing, where nothing is other than at the last one."""
     if output is AuditFormat.JSON:
         from remoterun.audit.document import audit_pieces
 
-        write_pieces(audit_pieces(done, wanted))
+        write_pieces(audit_pieces(done, exit_on))
     elif verbose:
         from remoterun.audit.summary import sentences
 
-        _say(f"done, with exit status {exit_code(done, wanted)}")
+        _say(f"done, with exit status {exit_code(done, exit_on)}")
         if sys.stdout.isatty() and sys.stderr.isatty():
             tell("\n")
         write_document(sentences(done))
@@ -101,7 +109,6 @@ def audit(
         from remoterun.audit.summary import paragraph
 
         write_document(paragraph(done))
-    return exit_code(done, wanted)
 
 
 def project_root(project: Path | None) -> Path:
@@ -139,7 +146,7 @@ def _seconds(text: str) -> float:
 
 
 def _waiting(wait_s: float) -> None:
-    tell(f"remoterun: begins in {format_duration(math.ceil(wait_s))}\n")
+    tell_line(f"remoterun: begins in {format_duration(math.ceil(wait_s))}")
 
 
 def _say(text: str) -> None:
@@ -152,7 +159,7 @@ def _end(ending: Ending, number: int, _frame: FrameType | None) -> None:
 
 
 def _busy(root: Path, error: BusyError, output: AuditFormat) -> int:
-    tell(f"remoterun: {clean(str(error))}\n")
+    tell_line(f"remoterun: {error}")
     if output is AuditFormat.JSON:
         from remoterun.audit.document import busy_document
         from remoterun.report import dump

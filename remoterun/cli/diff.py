@@ -14,9 +14,10 @@ import typer
 
 from remoterun.cli import completing
 from remoterun.cli.apart import into_file, kept_files
+from remoterun.cli.fitting import tell_line
 from remoterun.cli.opened import former_projects, opened, project_at_hand, tolerances_of
 from remoterun.cli.options import FileOption, Format, OutputOption, ProjectOption
-from remoterun.cli.output import tell, use_color, write, write_json
+from remoterun.cli.output import use_color, write, write_json
 from remoterun.cli.sharing import Shared, taking
 from remoterun.errors import ConfigError, Problem, clean, show
 from remoterun.history import History, HistoryError, default_folder
@@ -99,8 +100,8 @@ def history(
     playbook: Annotated[
         str | None, typer.Option("--playbook", metavar="PLAYBOOK", help="Only runs of this playbook or payload.")
     ] = None,
-    limit: Annotated[
-        int, typer.Option("--limit", min=1, max=100_000, metavar="N", help="So many runs of each target, the newest.")
+    newest: Annotated[
+        int, typer.Option("--newest", min=1, max=100_000, metavar="N", help="So many runs of each target, the newest.")
     ] = 30,
     everything: Annotated[
         bool, typer.Option("--all", help="Also runs of other projects, and those of programs and scripts.")
@@ -123,7 +124,7 @@ def history(
             project=project,
             playbook=playbook,
             target=target,
-            most=limit,
+            most=newest,
             with_ended=target is not None,
             programs=everything or playbook is not None,
         )
@@ -132,7 +133,7 @@ def history(
     if not trails:
         raise HistoryError("; ".join([_nothing(target, playbook, project), *notes, *hints]))
     for said in [*hints, *(notes if flags.output is not Format.TABLE else ())]:
-        tell(f"remoterun: {said}\n")
+        tell_line(f"remoterun: {said}")
     # Who asks for one target wants to know all of it.
     is_screen = target is None and flags.file is None and sys.stdout.isatty()
     height = shutil.get_terminal_size().lines if is_screen else None
@@ -304,7 +305,7 @@ def _newest(kept: History, playbook: str | None, flags: Looking) -> tuple[Kept, 
             nothing = f"no earlier run of {only.playbook} is there to compare {only.run_id} with: run it once more"
         raise HistoryError("; ".join([nothing, *_elsewhere(kept, chosen), *hints]))
     for hint in hints:
-        tell(f"remoterun: {hint}\n")
+        tell_line(f"remoterun: {hint}")
     return newest
 
 

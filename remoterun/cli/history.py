@@ -25,6 +25,7 @@ SCHEMA = "remoterun/runs/1"
 # What ended without saying what is the matter with the target.
 _UNFINISHED = frozenset({Status.LOST, Status.CANCELLED, Status.NOT_STARTED})
 _WIDEST = 32
+_HEAD = ("RUN", "PROJECT", "PLAYBOOK", "TARGET", "STATUS", "TOOK", "OUTCOMES")
 
 RunArgument = Annotated[
     str,
@@ -38,27 +39,33 @@ RunArgument = Annotated[
 
 def runs(
     *,
-    limit: Annotated[int, typer.Option("--newest", min=1, metavar="N", help="So many, the newest.")] = 20,
+    newest: Annotated[int, typer.Option("--newest", min=1, metavar="N", help="So many, the newest.")] = 20,
     output: OutputOption = Format.TABLE,
 ) -> int:
     """List the runs that were kept, the newest first."""
     with History.open(default_folder()) as history:
-        found = history.runs(limit)
+        found = history.runs(newest)
     if output is Format.TABLE:
+        rows = [_HEAD, *map(_row, found)]
         several = len({run.project for run in found}) > 1
-        head = ("RUN", *(("PROJECT",) if several else ()), "PLAYBOOK", "TARGET", "STATUS", "TOOK", "OUTCOMES")
-        write_rows([head, *(_row(run, with_project=several) for run in found)])
+        left_out: list[tuple[str, ...]] = [() if several else ("PROJECT",), ("PROJECT",), ("PROJECT", "TOOK")]
+        write_rows(*(_without(rows, names) for names in left_out))
     else:
         document: dict[str, Json] = {"schema": SCHEMA, "runs": [_describe(run) for run in found]}
         write_json(document, indent=output.indent)
     return 0
 
 
-def _row(kept: Kept, *, with_project: bool) -> tuple[str, ...]:
+def _without(rows: list[tuple[str, ...]], names: tuple[str, ...]) -> list[tuple[str, ...]]:
+    """Leave columns out."""
+    return [tuple(cell for name, cell in zip(_HEAD, row, strict=True) if name not in names) for row in rows]
+
+
+def _row(kept: Kept) -> tuple[str, ...]:
     from remoterun.report.table import counted
     from remoterun.report.text import human_seconds
 
-    project = (_end_of(project_name(kept.project) or "-"),) if with_project else ()
+    project = _end_of(project_name(kept.project) or "-")
     seconds = seconds_between(kept.started_at, kept.finished_at) if kept.finished_at else None
     took = "-" if seconds is None else human_seconds(seconds)
     counts = ", ".join(counted(count, Status(status)) for status, count in sorted(kept.counts.items()))
@@ -67,7 +74,7 @@ def _row(kept: Kept, *, with_project: bool) -> tuple[str, ...]:
     if kept.running or kept.status is RunStatus.DETACHED:
         more = f"{missing} to come" if kept.running else f"{missing} at work"
     outcomes = ", ".join(filter(None, (counts, more if missing else "")))
-    return kept.run_id, *project, kept.playbook, _where(kept), _status(kept), took, outcomes
+    return kept.run_id, project, kept.playbook, _where(kept), _status(kept), took, outcomes
 
 
 def _where(kept: Kept) -> str:

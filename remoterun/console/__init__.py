@@ -238,7 +238,8 @@ class Console:
             self._say([self._target(target), Span(text, "dim")])
 
     def _target(self, target: str) -> Span:
-        return Span(f"{pad(clean(target), min(self._programs.width, 32))}  ", "bold")
+        called = self._board.called.get(target, target)
+        return Span(f"{pad(clean(called), min(self._board.widest, 32))}  ", "bold")
 
     # --- output -------------------------------------------------------------------------------------
 

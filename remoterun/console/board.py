@@ -26,6 +26,7 @@ from remoterun.report.text import (
     number,
     pad,
     plural,
+    shown_target,
 )
 
 if TYPE_CHECKING:
@@ -102,6 +103,8 @@ class Board:
         self.several_steps = False
         self.streams = False
         self.targets: tuple[str, ...] = ()
+        self.called: dict[str, str] = {}
+        self.widest = 0
         self.cancelling = False
         self._jobs: dict[tuple[str, int], _Job] = {}
         self._total = 0
@@ -117,7 +120,10 @@ class Board:
         self._began = now
         self._total = len(plan.jobs)
         for job in plan.jobs:
-            self._jobs[job.target.id, job.step] = _Job(clean(job.target.id), clean(job.target.name or ""), now)
+            target, name = shown_target(job.target.id, job.target.name)
+            self.called[job.target.id] = target
+            self._jobs[job.target.id, job.step] = _Job(clean(target), clean(name), now)
+        self.widest = max(map(cells, map(clean, self.called.values())), default=0)
 
     def moved(self, event: TargetMoved, now: float) -> None:
         """Note a new phase."""

@@ -25,12 +25,13 @@ _MOST_NAMES: Final = 10_000
 def path_targets(paths: Sequence[str], flags: Flags, *, var: str) -> tuple[Target, ...]:
     """Return a target for each path, once each; its variable `var` holds the absolute path.
 
-    A target's id is the path as it was written. The interpreter is the flags', else the one that runs this program.
+    A target's id is the absolute path, so that it is the same however it is written, and from whichever folder; its
+    name is the path as it was written. The interpreter is the flags', else the one that runs this program.
 
     Raises:
         ConfigError: every path where there is nothing to look at, all at once.
     """
-    found: dict[str, str] = {}
+    found: dict[str, tuple[Path, str]] = {}
     problems: list[Problem] = []
     for text in paths:
         path = absolute(text)
@@ -39,15 +40,22 @@ def path_targets(paths: Sequence[str], flags: Flags, *, var: str) -> tuple[Targe
             _look(path, text)
         except ConfigError as error:
             problems += (replace(problem, path=label) for problem in error.problems)
-        found.setdefault(str(path), label)
+        found.setdefault(_visible(_normal(path)), (path, label))
     if problems:
         raise ConfigError(problems)
     said = flags.settings
     interpreter = said.interpreter if said.names_python else sys.executable or DEFAULT_INTERPRETER
     host = Login().local_host(LOCAL)
     return tuple(
-        Target(id=label, host=host, interpreter=interpreter, venv=said.venv, vars={var: path})
-        for path, label in found.items()
+        Target(
+            id=id_,
+            name=label if label != id_ else None,
+            host=host,
+            interpreter=interpreter,
+            venv=said.venv,
+            vars={var: str(path)},
+        )
+        for id_, (path, label) in found.items()
     )
 
 
@@ -67,12 +75,22 @@ def absolute(text: str) -> Path:
         return path
 
 
+def _normal(path: Path) -> str:
+    """Write an absolute path in one way; links stay, since `latest` is another folder tomorrow."""
+    plain = os.path.realpath(path) if ".." in path.parts else os.path.normpath(path)
+    return f"/{plain.lstrip('/')}"
+
+
 def _label(text: str, path: Path) -> str:
-    """Write a path as its user did, so that no two look alike and nothing in it reaches a terminal's controls."""
+    """Write a path as its user did."""
     if not text:
         return "PATH"
     plain = str(Path(text))
-    shown = str(path) if text.startswith("~") else os.path.realpath(path) if plain in (".", "..") else plain
+    return _visible(_normal(path) if text.startswith("~") or plain in (".", "..") else plain)
+
+
+def _visible(shown: str) -> str:
+    """Write a path so that no two look alike and nothing in it reaches a terminal's controls."""
     return "".join(char if char.isprintable() and char != "\\" else ascii(char)[1:-1] for char in shown)
 
 

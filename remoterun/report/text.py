@@ -307,6 +307,11 @@ def scalar(value: Json, key: str = "") -> str:
             return f"{{{len(value)}}}" if value else "none"
 
 
+def shown_target(target: str, name: str | None) -> tuple[str, str]:
+    """Return what a target is called, and its name beside that; a path on this machine is called as it was written."""
+    return (name, "") if name and target.startswith("/") else (target, name or "")
+
+
 def without_place(message: str, target: str) -> str:
     """Return the message of a target without that or its host in front of it, for where it stands already."""
     host = target.partition("/")[0]
