@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import collections
 import errno
 import os
 import stat
-from typing import Dict, Iterator, List, Set, Tuple
+from typing import Deque, Dict, Iterator, List, Set, Tuple
 
 from ..model import Found, clean_text
 from ..readers.folder import Listing, Seen
@@ -51,7 +52,7 @@ class Walk:
         self._depth = depth
         self._seen: Set[Tuple[int, int]] = set()
         self._waiting: List[Place] = []
-        self._linked: List[Tuple[Place, str]] = []
+        self._linked: Deque[Tuple[Place, str]] = collections.deque()
         self.top = Place("", 0)
         self.skipped: List[Skipped] = []
         # By the folder below the root.
@@ -67,7 +68,7 @@ class Walk:
             if self._waiting:
                 self._list(self._waiting.pop())
             else:
-                self._follow(*self._linked.pop(0))
+                self._follow(*self._linked.popleft())
 
     def places(self) -> Iterator[Place]:
         """Yield the folders that may hold checkpoints, outer ones first."""
@@ -100,7 +101,8 @@ class Walk:
         for name in names:
             self.entries += 1
             if self.entries > _MOST_ENTRIES:
-                self._waiting, self._linked = [], []
+                self._waiting.clear()
+                self._linked.clear()
                 self.skipped.append(Skipped(path, "more than %d files and folders: stopped looking" % _MOST_ENTRIES))
                 return
             if os.path.islink(os.path.join(path, name)):

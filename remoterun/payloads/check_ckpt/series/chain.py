@@ -129,7 +129,7 @@ class Chains:
 
     def _look_back(self, chain: _Chain, card: Card) -> None:
         """Find what of those reported already turns out to be a copy of this one."""
-        for younger in chain.copies.younger(card):
+        for younger in chain.copies.next(card):
             if younger.path in chain.released and younger.path not in chain.copied:
                 chain.copied.add(younger.path)
                 self.late += [Late(younger, found) for found in chain.copies.judge(younger)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
+import time
 from typing import Any
 
 import pytest
@@ -368,6 +369,22 @@ def test_a_stale_copy_made_again_and_again_names_the_one_before() -> None:
     assert shown(in_time) == {f"step_{step}": [("CK081", "bad", f"step_{step - 100}")] for step in (400, 300, 200)}
     assert late == {}
     assert "all weights and the optimizer's moments are" in in_time["step_400"][0].message
+
+
+def test_very_many_copies_are_told_in_no_time() -> None:
+    """Each is a copy of the one before, which of the many others of the same fingerprint is found at once."""
+    began = time.process_time()
+    in_time, late = told(*(_stub(step, "a", "a") for step in range(6000, 0, -1)))
+    assert (len(in_time), late) == (5999, {})
+    assert time.process_time() - began < 5
+
+
+@pytest.mark.parametrize("known", [0, 1, 2, 3])
+def test_of_two_checkpoints_of_one_step_both_are_told_to_be_copies(known: int) -> None:
+    cards = _stub(300, "a"), _stub(300, "a")._replace(path="/d/300", name="other"), _stub(200, "b"), _stub(100, "a")
+    in_time, late = told(*cards, known=cards[4 - known :])
+    assert {*in_time, *late} == {"step_300", "other"}
+    assert {each[2] for group in (*shown(in_time).values(), *shown(late).values()) for each in group} == {"step_100"}
 
 
 @pytest.mark.parametrize(
