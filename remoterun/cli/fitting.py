@@ -10,7 +10,7 @@ from remoterun.cli.output import tell, write
 from remoterun.errors import clean
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
 
 def write_line(text: str, *, hang: int = 4) -> None:
@@ -20,7 +20,12 @@ def write_line(text: str, *, hang: int = 4) -> None:
 
 def tell_line(text: str, *, hang: int = 4) -> None:
     """Write a line in the same way to standard error."""
-    tell(_rows(text, sys.stderr, hang))
+    tell_lines([text], hang=hang)
+
+
+def tell_lines(texts: Iterable[str], *, hang: int = 4) -> None:
+    """Write several such lines at once to standard error."""
+    tell("".join(_rows(text, sys.stderr, hang) for text in texts))
 
 
 def _rows(text: str, stream: TextIO, hang: int) -> str:
@@ -34,12 +39,28 @@ def _rows(text: str, stream: TextIO, hang: int) -> str:
     return "".join(f"{render(row, color=False)}\n" for row in rows) or "\n"
 
 
-def write_rows(rows: Sequence[Sequence[str]]) -> None:
-    """Write rows in columns as wide as their widest cell; what does not fit a terminal goes on under the second one."""
+def write_rows(*tables: Sequence[Sequence[str]]) -> None:
+    """Write the first of some tables that fits a terminal, in columns as wide as their widest cell.
+
+    Where none fits, rows of the last one go on under their second column.
+    """
+    from remoterun.report.text import cells
+
+    lines: list[str] = []
+    hang = 0
+    for rows in tables:
+        lines, hang = _aligned(rows)
+        if not sys.stdout.isatty() or max(map(cells, lines), default=0) <= shutil.get_terminal_size().columns:
+            break
+    for line in lines:
+        write_line(line, hang=hang)
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> tuple[list[str], int]:
+    """Return rows as lines, and where their second column begins."""
     from remoterun.report.text import cells, pad
 
     cleaned = [[clean(cell) for cell in row] for row in rows]
     widths = [max(map(cells, column)) for column in zip(*cleaned, strict=True)]
-    for row in cleaned:
-        text = "  ".join(pad(cell, width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        write_line(text, hang=widths[0] + 2)
+    lines = ["  ".join(map(pad, row, widths)).rstrip() for row in cleaned]
+    return lines, widths[0] + 2

@@ -9,9 +9,10 @@ import json
 import os
 from typing import TYPE_CHECKING
 
+from remoterun.cli.fitting import tell_line, tell_lines
 from remoterun.cli.output import OutputError, ReaderGoneError, end_of, machine_format, tell, write_document
 from remoterun.cli.signals import SignalledError
-from remoterun.errors import BugError, ConfigError, Problem, clean
+from remoterun.errors import BugError, ConfigError, Problem
 from remoterun.model import RunStatus
 
 if TYPE_CHECKING:
@@ -74,9 +75,10 @@ def _named(error: OSError) -> str | None:
 
 def _end(argv: Sequence[str], problems: Sequence[Problem], status: RunStatus) -> int:
     """Tell problems, in the chosen format too, and return the exit status that belongs to them."""
-    lines = [clean(str(problem)) for problem in problems]
-    listed = "".join(f"\n  {line}" for line in lines)
-    tell(f"remoterun: {lines[0]}\n" if len(lines) == 1 else f"remoterun: nothing was started:{listed}\n")
+    if len(problems) == 1:
+        tell_line(f"remoterun: {problems[0]}")
+    else:
+        tell_lines(["remoterun: nothing was started:", *(f"  {problem}" for problem in problems)])
     wanted = machine_format(argv)
     if wanted:
         try:

@@ -8,8 +8,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from remoterun.cli.fitting import tell_line
 from remoterun.cli.output import tell
-from remoterun.errors import ConfigError, clean
+from remoterun.errors import ConfigError
 from remoterun.history import History, default_folder
 from remoterun.report.documents import plain
 
@@ -66,7 +67,7 @@ def tolerances_of(run: Kept) -> Sequence[Tolerance]:
     try:
         return load_settings(Path(project)).tolerances
     except (ConfigError, OSError, ValueError) as error:
-        tell(f"remoterun: what it says of tolerances does not count: {clean(str(error))}\n")
+        tell_line(f"remoterun: the tolerances of audit.yaml do not count: {error}")
         return ()
 
 

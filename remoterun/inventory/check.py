@@ -163,10 +163,9 @@ def _meant(
     if detail["type"] != "extra_forbidden":
         return [path]
     around, said = path[:-1], detail["input"]
-    free = [key for key in _known_keys(model, around) if document.locate((*around, key))[0] == around]
-    if isinstance(said, dict | list):
-        return [(*around, key) for key in free]
-    return [(*around, key) for key in nearest(str(path[-1]), free)]
+    known = _known_keys(model, around)
+    near = () if isinstance(said, dict | list) else nearest(str(path[-1]), known)
+    return [(*around, key) for key in near or known if document.locate((*around, key))[0] == around]
 
 
 def _without(data: Json, path: tuple[Part, ...]) -> Json:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
+_TARGET: Final = "`host` or `host/guest`; the absolute path of what `remoterun check` looks at."
 
 
 def run_schema() -> dict[str, Json]:
@@ -70,7 +71,7 @@ def error_schema() -> dict[str, Json]:
 
 def event_schema() -> dict[str, Json]:
     """Describe one line of `--output jsonl`."""
-    place: dict[str, Json] = {"target": _string("`host` or `host/guest`."), "step": _step()}
+    place: dict[str, Json] = {"target": _string(_TARGET), "step": _step()}
     job = _object("One target and step.", {"target": place["target"], "name": _name(), "step": _step()})
     kinds: dict[str, tuple[str, dict[str, Json]]] = {
         "run_started": (
@@ -158,7 +159,7 @@ def _outcome() -> dict[str, Json]:
     return _object(
         "What became of one target and step.",
         {
-            "target": _string("`host` or `host/guest`."),
+            "target": _string(_TARGET),
             "name": _name(),
             "step": _step(),
             "status": _enum([status.value for status in Status], "What became of it."),
@@ -257,7 +258,7 @@ def _record() -> dict[str, Json]:
 
 
 def _name() -> dict[str, Json]:
-    return _nullable("string", "The friendly name, when it has one.")
+    return _nullable("string", "The friendly name, when it has one; a path as it was written.")
 
 
 def _step() -> dict[str, Json]:

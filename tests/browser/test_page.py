@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 from selenium.webdriver.common.keys import Keys
 
 from remoterun.compare import compare, difference_document
-from remoterun.model import Finding, Json, Run, Severity, Status
+from remoterun.errors import TargetError
+from remoterun.model import ErrorInfo, Finding, Json, Run, Severity, Status
 from remoterun.report import document
 from remoterun.report.page import page_of
 from tests.browser.chromium import LAPTOP, PHONE, Browser, Colours
@@ -193,6 +194,18 @@ def test_a_target_opens_why_it_has_no_result(chromium: Browser, write: Write) ->
     assert "run_timeout The payload ran longer than the limit" in said
     assert "hosts.kpro6.guests.203.limits.run" in said
     assert "warning: /mnt/nfs answers slowly" in said
+    assert "set by" not in said
+
+
+@pytest.mark.parametrize(("set_by", "told"), [({"run": "--limit run"}, "(set by --limit run)"), ({}, "(default)")])
+def test_a_limit_is_told_with_the_place_where_it_was_set(
+    chromium: Browser, write: Write, set_by: dict[str, str], told: str
+) -> None:
+    error = ErrorInfo.of(TargetError("run_timeout", "too long", limit=("run", 60.0, "limits.run")), set_by)
+    late = replace(audited("a", []), status=Status.TIMEOUT, error=error)
+    chromium.open(write([run(0, late)]))
+    chromium.one(".row-head").click()
+    assert f"Limit run, 60.0 s: limits.run {told}" in chromium.texts(".panel-body")[0]
 
 
 def test_the_fleet_is_walked_by_keys(chromium: Browser, write: Write) -> None:

@@ -70,6 +70,8 @@ def test_several_paths_are_one_table_and_one_document(folder: Path) -> None:
     lines = result.stdout.decode().splitlines()
     assert [line.split()[0] for line in lines if line.startswith(words)] == [*words]
     assert lines[-1].startswith("3 targets: 2 ok, 1 with findings (1 bad)")
+    told = [line.split() for line in result.stderr.splitlines()[1:]]
+    assert [(line[0], line[1]) for line in told] == [("bad", "findings"), ("good", "ok"), (words[2], "ok")]
     document = check(folder, *words, "--output", "json")
     assert document.status == 1
     assert [each["target"] for each in document.document["outcomes"]] == [str(folder / word) for word in words]

@@ -324,6 +324,8 @@ def test_inventory_check_tells_in_one_round_what_does_not_hang_on_other_mistakes
         ("guests: {300: }, guests: {200: }", "guests"),
         ("guests: 300", "guests"),
         ("guests: {3%: }", 'guests."3%"'),
+        ("machines: {301: }", "machines"),
+        ("guests: {200: {called: kpro6-x}}", "guests.200.called"),
     ],
 )
 def test_inventory_check_blames_nothing_for_what_could_not_be_read(project: Project, wrong: str, place: str) -> None:
