@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 # Parts this close to each other are read in one go.
 NEAR = 64 * 1024
+# A window of so few bytes holds them.
+_LITTLE = 16 * 1024
 
 
 class ShrunkError(Exception):
@@ -58,17 +60,19 @@ class Source:
 
     def read(self, offset: int, size: int) -> bytes:
         """Read bytes; fewer come back at the end of the file."""
-        parts = []
-        size = max(0, min(size, self.size - offset))
+        size = min(size, self.size - offset)
+        if size <= 0:
+            return b""
         offset += self.base
-        while size > 0:
-            part = os.pread(self.fd, size, offset)
-            if not part:
-                break
-            parts.append(part)
-            offset += len(part)
-            size -= len(part)
-        return parts[0] if len(parts) == 1 else b"".join(parts)
+        data = os.pread(self.fd, size, offset)
+        if len(data) == size:
+            return data
+        parts = [data]
+        while parts[-1] and size > len(parts[-1]):
+            offset += len(parts[-1])
+            size -= len(parts[-1])
+            parts.append(os.pread(self.fd, size, offset))
+        return b"".join(parts)
 
     def window(self, offset: int, size: int) -> Source:
         """Return a part of the file to be read like a file of its own; it ends with this one."""
@@ -113,6 +117,12 @@ class _Window(Source):
         self.seen = whole.seen
         self.base = whole.base + max(0, offset)
         self.size = max(0, min(size, whole.size - offset))
+        # Little is read at once: an item of a distributed checkpoint would be in thirty parts.
+        self._data = whole.read(self.base - whole.base, self.size) if self.size <= _LITTLE else None
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Read bytes; fewer come back at the end of the window."""
+        return super().read(offset, size) if self._data is None else self._data[offset : offset + max(0, size)]
 
     def close(self) -> None:
         """Leave the descriptor to the whole file."""

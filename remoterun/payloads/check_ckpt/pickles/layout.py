@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 # Deeper than this, keys no longer say what is below them.
 _ROLE_DEPTH = 3
 _LONGEST_NAME = 300
+_LONGEST_KEY = 100
 # Deeper than this, they are no names.
 _NAME_DEPTH = 100
 # What is left unvisited is still read, as storages that belong to nothing.
@@ -77,17 +78,9 @@ THE_WHOLE = "(the whole file)"
 ReadNumber = Callable[[object], "Optional[Number]"]
 
 
-class Placed(Record):
-    """Hold a tensor with its name, its role, its last key, and the node that describes it.
-
-    `tensor` is None when the node is one that was saved in the usual way, and says it all.
-    """
-
-    name: str
-    role: str
-    key: str
-    tensor: Optional[Rebuilt]
-    node: Any
+# A tensor's name, its role, its last key, the tensor itself, and the node that describes it; the tensor is None when
+# the node is one that was saved in the usual way, and says it all. Taking a record apart takes longer than a tuple.
+Placed = Tuple[str, str, str, "Optional[Rebuilt]", Any]
 
 
 class _Path(Record):
@@ -151,8 +144,6 @@ class _Walk:
         self._left = _MOST_VISITS
         self._tensors = 0
         self._listed: Set[int] = set()
-        self._parent: Optional[_Path] = None
-        self._front = ""
         self._above: Optional[_Path] = None
         self._above_front = ""
 
@@ -169,23 +160,27 @@ class _Walk:
         while stack:
             parts, outer, parent = stack[-1]
             _, above, level = parent
+            front: Optional[str] = None
             for key, node in parts:
+                kind = type(node)
+                if kind not in _CONTAINERS or not node:
+                    continue
                 self._left -= 1
                 if self._left < 0:
                     return
                 if id(node) in self._listed and self._is_enough():
                     continue
                 named = key != "" and level < _NAME_DEPTH
-                label, depth = (key if type(key) is str else _label(key), level + 1) if named else (above, level)
+                label = above if not named else key if type(key) is str else _label(key)
+                depth = level + 1 if named else level
                 role = MASTER if outer == OPTIMIZER and label.startswith(_MASTERS) else outer
-                saved = type(node) is Saved
-                tensor = None if saved or type(node) is Pairs else rebuild(node)
-                if saved or tensor is not None:
+                tensor = None if kind is Saved or kind is Pairs else rebuild(node)
+                if kind is Saved or tensor is not None:
                     self._list(node)
-                    name = self._name(parent, label if named else "")
-                    if depth == 1 and role == OTHER:
-                        role = _role_of_tensor(label)
-                    yield _new(Placed, (name, role, clean_text(label, 100), tensor, node))
+                    front = self._front_of(parent) if front is None else front
+                    role = _role_of_tensor(label) if depth == 1 and role == OTHER else role
+                    name, last = _names(front, label, named=named)
+                    yield name, role, last, tensor, node
                     continue
                 path = _new(_Path, (parent, label, depth)) if named else parent
                 role = self._role(node, role, path)
@@ -210,7 +205,7 @@ class _Walk:
         return self._tensors - known >= _REPEATED + _REPEATED_EACH * known
 
     def _open(self, node: object) -> Iterator[Tuple[object, Any]]:
-        """Return what containers there are in one, with their keys."""
+        """Return what is in a container, with its keys."""
         if isinstance(node, Pairs):
             parts, size = pairs(node.flat), len(node.flat)
         elif isinstance(node, Call):
@@ -223,16 +218,7 @@ class _Walk:
         else:
             return iter(())
         self._left -= size // _FOR_ONE
-        return ((key, part) for key, part in parts if type(part) in _CONTAINERS and part)
-
-    def _name(self, parent: _Path, label: str) -> str:
-        """Return the dotted name of what stands in a container; it is mostly the container of the one before."""
-        if parent is not self._parent:
-            self._parent, self._front = parent, self._front_of(parent)
-        front = self._front
-        if label not in _UNNAMED:
-            front = "%s.%s" % (front, label) if front else label
-        return clean_text(front) or THE_WHOLE
+        return parts
 
     def _front_of(self, path: _Path) -> str:
         """Return the names of what a container stands in; most stand beside one another."""
@@ -269,6 +255,16 @@ class _Walk:
             role = MODEL if "_parameters" in keys else OTHER
             self._by_keys[id(node)] = role = OPTIMIZER if {"state", "param_groups"} <= keys else role
         return role
+
+
+def _names(front: str, label: str, *, named: bool) -> Tuple[str, str]:
+    """Return the dotted name of a tensor, and its label, fit to be shown."""
+    name = front
+    if named and label not in _UNNAMED:
+        name = "%s.%s" % (front, label) if front else label
+    shown = clean_text(name) or THE_WHOLE
+    # A part of a text that is fit to be shown is fit, too.
+    return shown, label if shown is name and named and len(label) <= _LONGEST_KEY else clean_text(label, _LONGEST_KEY)
 
 
 def _role_of_tensor(label: str) -> str:

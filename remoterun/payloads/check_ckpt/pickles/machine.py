@@ -21,7 +21,7 @@ from .nodes import (
     TooLargeError,
 )
 from .opcodes import HANDLERS
-from .saved import MOST_STORAGES, Shortcut
+from .saved import MOST_STORAGES, REBUILD, Shortcut
 
 if TYPE_CHECKING:
     from ..source import Source
@@ -222,6 +222,8 @@ class Machine:
         if not isinstance(module, str) or not isinstance(name, str):
             raise PickleError("a global is named by a %s" % type(name).__name__)
         found = Global(module, name)
+        if found == REBUILD:
+            found = REBUILD
         self._use(found, "named")
         self.push(found, 240)
 

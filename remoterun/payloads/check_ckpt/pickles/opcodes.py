@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, Tuple
 
-from .nodes import BombError, Call, Global, Pairs, PickleError
+from .nodes import BombError, Call, Pairs, PickleError
 from .saved import REBUILD
 
 if TYPE_CHECKING:
@@ -17,6 +17,10 @@ _MAX_MARKS = 5_000
 _LONG_TEXT = 64 * 1024
 _MAX_INTEGER = 1024
 _BININT, _BININT1, _BININT2 = b"JKM"
+_BINUNICODE, _LONG_BINPUT = b"Xr"
+_SHORT_TEXT = 200
+# What follows on a text: LONG_BINPUT, its number, BINUNICODE, the size of the next one.
+_unpack_noted = struct.Struct("<BIBI").unpack_from
 
 Handler = Callable[["Machine"], None]
 
@@ -25,7 +29,7 @@ Handler = Callable[["Machine"], None]
 
 def _mark(machine: Machine) -> None:
     stack = machine.stack
-    if stack and type(stack[-1]) is Global and stack[-1] == REBUILD and machine.shortcut.take(machine):
+    if stack and stack[-1] is REBUILD and machine.shortcut.take(machine):
         return
     if len(machine.marks) >= _MAX_MARKS:
         raise BombError("nested deeper than %d levels" % _MAX_MARKS)
@@ -109,17 +113,25 @@ def _integers(machine: Machine) -> None:
 
 
 def _binunicode(machine: Machine) -> None:
-    at = machine.at + 4
-    buffer = machine.buffer
+    """Read a text, and go on with those that follow once it is noted, of which lists of keys have many."""
+    buffer, stack, memo, at = machine.buffer, machine.stack, machine.memo, machine.at + 4
     size = int.from_bytes(buffer[at - 4 : at], "little")
-    stop = at + size
-    if size > 200 or stop > len(buffer):
-        machine.at = at
-        _text(machine, size)
-        return
-    machine.at = stop
-    machine.left -= 64 + 4 * size
-    machine.stack.append(str(buffer[at:stop], "utf-8", "surrogatepass"))
+    last = len(buffer) - 10
+    while size <= _SHORT_TEXT and at + size <= len(buffer):
+        machine.at = end = at + size
+        machine.left -= 64 + 4 * size
+        text = str(buffer[at:end], "utf-8", "surrogatepass")
+        stack.append(text)
+        put, number, code, size = _unpack_noted(buffer, end) if end <= last else (0, 0, 0, 0)
+        if put != _LONG_BINPUT or number != len(memo):
+            return
+        memo.append(text)
+        machine.at = end + 5
+        if code != _BINUNICODE:
+            return
+        at = end + 10
+    machine.at = at
+    _text(machine, size)
 
 
 def _tuple(machine: Machine) -> None:

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 _MAX_DIMENSIONS = 64
 _MAX_ELEMENTS = 1 << 62
+# What is made of every storage takes half the time so.
+_new = tuple.__new__
 
 
 class Stored(Record):
@@ -58,22 +60,11 @@ class Broken(Record):
     reason: str
 
 
-class Common(Record):
-    """Hold what tensors have in common besides their storage and their place there; `fault` is what is wrong with them.
-
-    `most` is how many bytes into the storage one may begin to end in it; -1 where values of their format can't be
-    looked at. An element has `size` bytes; the others are as in `Stored`.
-    """
-
-    fault: Optional[Broken]
-    most: int
-    held: int
-    size: int
-    dtype: Optional[Dtype]
-    dtype_name: str
-    shape: Tuple[int, ...]
-    stride: Tuple[int, ...]
-
+# What tensors have in common besides their storage and their place there: what is wrong with them; how many bytes into
+# the storage one may begin to end in it, -1 where values of their format can't be looked at; how many bytes the storage
+# has; those of an element; and the number format, its name, the shape and the stride as in `Stored`. Taking a record
+# apart takes much longer than a tuple.
+Common = Tuple[Optional[Broken], int, int, int, Optional[Dtype], str, Tuple[int, ...], Tuple[int, ...]]
 
 UNDESCRIBED = Broken("its storage is not described as torch does")
 
@@ -173,7 +164,7 @@ def common(like: Like) -> Common:
         fault = _fault(shape, stride)
         plain = fault is None and dtype is not None and dtype.kind != "opaque"
         most = max(-1, (elements - reach(shape, stride)) * size) if plain else -1
-        like.meaning = meaning = Common(fault, most, elements * size, size, dtype, name, shape, stride)
+        like.meaning = meaning = fault, most, elements * size, size, dtype, name, shape, stride
     return meaning
 
 
@@ -252,9 +243,9 @@ def others(decoded: Decoded, known: Set[str]) -> Iterator[Stored]:
     for saved in decoded.saved:
         if saved.key not in known:
             known.add(saved.key)
-            described = saved.like.described
-            dtype, name, size = _format(described.kind.name)
-            yield Stored(saved.key, described.elements * size, dtype, name, 0, (described.elements,), (1,))
+            like = saved.like
+            _, _, held, _, dtype, name, _, _ = like.meaning or common(like)
+            yield _new(Stored, (saved.key, held, dtype, name, 0, (like.described.elements,), (1,)))
 
 
 def storages_of(decoded: Decoded) -> Dict[str, Stored]:

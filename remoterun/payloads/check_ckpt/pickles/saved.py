@@ -44,6 +44,10 @@ _KEY, _KNOWN, _OFFSET = 4, 6, 11
 _PUTS = (5, 10, 15, 19, 22, 23, 24)
 _COMMON = (1, 2, 3, 6, 7, 8, 9, *range(12, 15), *range(16, 19), 20, 21)
 _MOST_FORMS, _MOST_EXPECTED = 1_000, 4
+_LONGEST_LABEL = 200
+(_BINPUT,) = b"q"
+# No opcode is this.
+_NO_LEAD = b"\xff"
 
 
 class Described(Record):
@@ -106,36 +110,35 @@ class Saved(Call):
         return [*key, storage.id, *((shape, stride) if shape else ()), ordered, self.args]
 
 
-class _Form:
-    """Know the opcodes of tensors that are like each other, to the byte, each number of the memo in four.
+# What is known of the opcodes of tensors that are like each other, to the byte, each number of the memo in four, or
+# all in one: they are `size` bytes. Taken as one number, they are `fixed`, and `step` more for each thing in the memo
+# before them, until the last one, with which they end, does not fit any more; `mask` leaves out the key, which stands
+# from `begin` to `end` unless it is `known`, and the offset, from `first` to `last`, unless it has one byte. Then come
+# what they are like, what is noted of them, and the number of the form.
+_Form = Tuple[int, int, int, int, int, int, str, int, int, Like, Tuple[object, ...], int]
+# A label, how many things are noted of it, where the tensor's own opcodes begin, and what those of the label charge.
+_Label = Tuple[str, int, int, int]
 
-    Taken as one number, they are `fixed`, and `step` more for each thing in the memo before them; `mask` leaves out
-    the key, which stands from `begin` to `end` unless it is `known`, and the offset, from `first` to `last`, unless it
-    has one byte.
-    """
 
-    __slots__ = ("begin", "end", "first", "fixed", "known", "last", "like", "mask", "noted", "number", "size", "step")
-
-    def __init__(self, like: Like, match: Match[bytes], number: int, known: str) -> None:
-        start, codes = match.start(), bytearray(match.group())
-        self.like = like
-        self.number = number
-        self.known = known
-        self.noted = _noted(like)
-        self.size = len(codes)
-        self.begin, self.end = (0, 0) if known else (match.start(_KEY) - start, match.end(_KEY) - start)
-        mask, step = bytearray(b"\xff") * self.size, bytearray(self.size)
-        mask[self.begin : self.end] = codes[self.begin : self.end] = bytes(self.end - self.begin)
-        self.first, self.last = match.start(_OFFSET) - start + 1, match.end(_OFFSET) - start
-        if self.last - self.first > 1:
-            mask[self.first : self.last] = codes[self.first : self.last] = bytes(self.last - self.first)
-            if self.last - self.first > 2:
-                mask[self.last - 1] = 0x80  # of a signed number
-        for index, put in enumerate(put for put in map(match.start, _PUTS) if put >= 0):
-            at = put - start + 1
-            codes[at : at + 4] = index.to_bytes(4, "little")
-            step[at] = 1
-        self.fixed, self.mask, self.step = (int.from_bytes(each, "little") for each in (codes, mask, step))
+def _form(like: Like, match: Match[bytes], number: int, known: str) -> _Form:
+    """Make a form of the opcodes of one tensor."""
+    start, codes = match.start(), bytearray(match.group())
+    size = len(codes)
+    begin, end = (0, 0) if known else (match.start(_KEY) - start, match.end(_KEY) - start)
+    mask, step = bytearray(b"\xff") * size, bytearray(size)
+    mask[begin:end] = codes[begin:end] = bytes(end - begin)
+    first, last = match.start(_OFFSET) - start + 1, match.end(_OFFSET) - start
+    if last - first > 1:
+        mask[first:last] = codes[first:last] = bytes(last - first)
+        if last - first > 2:
+            mask[last - 1] = 0x80  # of a signed number
+    puts = [put - start for put in map(match.start, _PUTS) if put >= 0]
+    width = 4 if codes[puts[0] : puts[0] + 1] == b"r" else 1
+    for index, put in enumerate(puts):
+        codes[put + 1 : put + 1 + width] = index.to_bytes(width, "little")
+        step[put + 1] = 1
+    masked, fixed, steps = (int.from_bytes(each, "little") for each in (mask, codes, step))
+    return size, masked, fixed, steps, begin, end, known, first, last, like, _noted(like), number
 
 
 class Shortcut:
@@ -150,6 +153,8 @@ class Shortcut:
         # The forms that have followed on each, by its number; those that have on the last, the latest first.
         self._after: List[List[_Form]] = []
         self._expected: List[_Form] = []
+        # What makes tensors by its number in the memo, and how their opcodes begin; before it is known, what none has.
+        self._lead = _NO_LEAD
         self._firsts: List[int] = []
         self.saved: List[Saved] = []
 
@@ -159,24 +164,64 @@ class Shortcut:
         self._likes.clear()
         self._forms.clear()
         self._after, self._expected = [], []
+        self._lead = _NO_LEAD
 
     def take(self, machine: Machine) -> bool:
-        """Run the opcodes of a tensor, the first of which was read; False when they are not the usual ones."""
-        if len(self.saved) + len(machine.persistent) >= MOST_STORAGES:
-            return False
-        at, following = machine.at - 1, len(machine.memo)
-        for form in self._expected:
-            codes = machine.buffer[at : at + form.size]
-            found = int.from_bytes(codes, "little") & form.mask
-            if found == form.fixed + following * form.step and len(codes) == form.size:
-                key = codes[form.begin : form.end]
-                if form.known or key.isdigit():
-                    self._expected = self._after[form.number]
-                    offset = int.from_bytes(codes[form.first : form.last], "little")
-                    node = Saved(form.like, form.known or key.decode("ascii"), offset)
-                    self._note(machine, node, form.noted, at + form.size)
-                    return True
-        return self._take_unexpected(machine)
+        """Run the opcodes of a tensor, the first of which was read; False when they are not the usual ones.
+
+        Those of the entries after it in its mapping are run, too, as far as they are as expected.
+        """
+        room = MOST_STORAGES - len(self.saved) - len(machine.persistent)
+        return room > 0 and (self._take_expected(machine, room) or self._take_unexpected(machine))
+
+    def _take_expected(self, machine: Machine, room: int) -> bool:
+        buffer, memo = machine.buffer, machine.memo
+        taken: List[Any] = []
+        label: Optional[_Label] = ("", 0, machine.at - 1, 0)
+        while label is not None and len(taken) < 2 * room:
+            text, noting, at, cost = label
+            following = len(memo) + noting
+            for form in self._expected:
+                size, mask, fixed, step, begin, end, known, first, last, like, noted, number = form
+                codes = buffer[at : at + size]
+                if int.from_bytes(codes, "little") & mask == fixed + following * step and len(codes) == size:
+                    key = codes[begin:end]
+                    if known or key.isdigit():
+                        break
+            else:
+                break
+            self._expected = self._after[number]
+            node = Saved(like, known or str(key, "ascii"), int.from_bytes(codes[first:last], "little"))
+            self._firsts.append(following)
+            self.saved.append(node)
+            if noting:
+                memo.append(text)
+            memo += noted
+            memo.append(node)
+            taken += text, node
+            machine.left -= _COST + cost
+            machine.at = at + size
+            label = self._label(buffer, machine.at, memo)
+        machine.stack[-1:] = taken[1:] or machine.stack[-1:]
+        return bool(taken)
+
+    def _label(self, buffer: bytes, at: int, memo: List[Any]) -> Optional[_Label]:
+        """Read what is between a tensor and the next one in a mapping: its label, and what makes tensors."""
+        code, lead = buffer[at : at + 1], self._lead
+        if code == b"j" and buffer.startswith(lead, at + 5):
+            number, begin = int.from_bytes(buffer[at + 1 : at + 5], "little"), at + 7
+        elif code == b"h" and buffer.startswith(lead, at + 2):
+            number, begin = buffer[at + 1], at + 4
+        elif code == b"X":
+            end = at + 5 + int.from_bytes(buffer[at + 1 : at + 5], "little")
+            put = b"r" + len(memo).to_bytes(4, "little") if len(memo) > 0xFF else bytes((_BINPUT, len(memo)))
+            follows = buffer.startswith(put + lead, end)
+            text = buffer[at + 5 : end] if follows and end - at < _LONGEST_LABEL else b"\xff"
+            return (str(text, "ascii"), 1, end + len(put) + 2, 88 + 4 * len(text)) if text.isascii() else None
+        else:
+            return None
+        known = memo[number] if number < len(memo) else None
+        return (known, 0, begin, 48) if type(known) is str else None
 
     def _take_unexpected(self, machine: Machine) -> bool:
         match = _TENSOR.match(machine.buffer, machine.at - 1)
@@ -195,28 +240,27 @@ class Shortcut:
             return False
         if len(self._likes) < _MOST_FORMS:
             self._likes[codes] = like
-        form = self._forms.get(codes)
-        if form is None and all(put.startswith(b"r") for put in puts) and len(self._forms) < _MOST_FORMS:
-            form = self._forms[codes] = _Form(like, match, len(self._after), known)
+        widths = tuple(map(len, puts))
+        form = self._forms.get((widths, codes))
+        if form is None and min(widths) == max(widths) and len(self._forms) < _MOST_FORMS:
+            form = self._forms[widths, codes] = _form(like, match, len(self._after), known)
             self._after.append([])
         if form is not None:
             self._expected.insert(0, form)
             del self._expected[_MOST_EXPECTED:]
-        self._expected = self._after[form.number] if form is not None else []
+        self._expected = self._after[form[-1]] if form is not None else []
         node = Saved(like, known or said.decode("ascii"), int.from_bytes(offset[1:], "little"))
-        self._note(machine, node, _noted(like), match.end())
-        return True
-
-    def _note(self, machine: Machine, node: Saved, noted: Tuple[object, ...], end: int) -> None:
-        """Do what the opcodes up to `end` would have done."""
         memo = machine.memo
         self._firsts.append(len(memo))
-        memo += noted
+        memo += _noted(like)
         memo.append(node)
         self.saved.append(node)
         machine.stack[-1] = node
-        machine.at = end
         machine.left -= _COST
+        at, machine.at = machine.at - 1, match.end()
+        if machine.buffer[at - 2 : at - 1] == b"h" and memo[machine.buffer[at - 1]] is REBUILD:
+            self._lead = machine.buffer[at - 2 : at] + b"(("
+        return True
 
     def _known_key(self, code: bytes, machine: Machine) -> str:
         """Look up the key of a storage that was met before; "" when it is none."""

@@ -7,7 +7,7 @@ import itertools
 import math
 from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Optional, Set, Tuple
 
-from ..model import MODEL, OTHER, Group, Optimizer, Progress, State, clean_text, product
+from ..model import MODEL, OTHER, Group, Optimizer, Progress, State, clean_text
 from ..records import Record
 from ..rules.parameters import rounded
 from .layout import ASIDE, STATE_WORDS, listed, role_of, words
@@ -88,13 +88,13 @@ def _progress(root: object, number: ReadNumber) -> Iterator[Progress]:
             seen.add(id(value))
             counts = {name: inner for name, inner in string_items(value) if name in _COUNTS}
             places += [(key + ".", counts)] if counts else []
-    for prefix, items in places:
+    for prefix, items in places if top or len(places) > 1 else ():
         for what, names in (("step", _STEP), ("epoch", _EPOCH)):
             for name in names:
                 yield from _told(what, items.get(name), prefix + name, number)
     for what, path in _LOOPS:
         node: object = top.get(path[0])
-        for name in path[1:]:
+        for name in path[1:] if node is not None else ():
             node = next((value for key, value in string_items(node) if key == name), None)
         yield from _told(what, node, ".".join(path), number)
 
@@ -254,7 +254,7 @@ class _Search:
             if index is not None:
                 tensor = self._checkpoint.tensors[index]
                 tensors[key], dtypes[key] = index, tensor.dtype.name
-                if tensor.shape and product(tensor.shape) != 1:
+                if tensor.shape.count(1) != len(tensor.shape):
                     continue
             elif isinstance(value, (Pairs, Call, list, tuple)):
                 dtypes[key] = "?"

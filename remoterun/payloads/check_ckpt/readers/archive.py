@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import struct
 from typing import TYPE_CHECKING, Dict, Iterator, List, Optional, Tuple, Union
 
@@ -93,17 +94,20 @@ def read_directory(source: Source) -> Optional[Directory]:
     headers = Near(source)
     entries: List[Entry] = []
     front, packed, faults = source.size, 0, 0
-    for each in _central_entries(source.read(end.start, end.size), end.entries):
-        front = min(front, each.header)
-        located = _located(headers, each, end.start)
+    for central in _central_entries(source.read(end.start, end.size), end.entries):
+        located = _located(headers, central, end.start)
         if isinstance(located, Entry):
             entries.append(located)
-        elif located is None:
+            continue
+        front = min(front, central[4])
+        if located is None:
             packed += 1
         elif faults < _MAX_FAULTS:
             found.append(located)
             faults += 1
     overlaps = _check_places(entries, found)
+    if entries:
+        front = min(front, entries[0].header)
     _check_front(source, front if end.entries else 0, found)
     _check_names(entries, found)
     return Directory(entries, found, overlaps, packed)
@@ -151,40 +155,49 @@ def _check_disks(disk: int, first: int, here: int, entries: int) -> None:
         raise FlawedError("CK025", "the end of the archive says that it is one of several disks")
 
 
-class _Central(Record):
-    name: bytes
-    flags: int
-    method: int
-    crc: int
-    packed: int
-    size: int
-    header: int
-    disk: int
-    attributes: int
+# What is odd about an entry of the directory: flags, method, disk, attributes.
+_Odd = Tuple[int, int, int, int]
+# An entry: name, CRC-32, packed size, size, header, and what is odd. Taking a record apart takes several times longer
+# than a tuple, and these are all taken apart.
+_Central = Tuple[bytes, int, int, int, int, Optional[_Odd]]
 
-
-# version made by and needed, flags, method, time, date, CRC-32, packed size, size, lengths of name, extra and comment,
-# disk, internal attributes, attributes, header
-_CENTRAL_HEADER = struct.Struct("<4s4xHH4xIIIHHHH2xII")
-_LOCAL_HEADER = struct.Struct("<4s2xHH16xHH")
-_unpack_central, _unpack_local = _CENTRAL_HEADER.unpack_from, _LOCAL_HEADER.unpack_from
+# version made by and needed, flags, method, time, date, CRC-32, packed size, size, length of the name, what is mostly
+# nothing (lengths of extra and comment, disk, internal attributes, attributes), header, name
+_CENTRAL_HEADER = "<4s4xHH4xIIIH12sI%ds"
+_NOTHING = bytes(12)
+_unpack_local = struct.Struct("<4s2xHH16xHH").unpack_from
 
 
 def _central_entries(data: bytes, count: int) -> Iterator[_Central]:
+    view = memoryview(data)
     at = number = 0
     while at < len(data) and number <= count:
-        number += 1
-        begin = at + 46
-        if len(data) < begin or not data.startswith(_CENTRAL, at):
-            raise FlawedError("CK025", "the directory is damaged at its entry number %d" % number)
-        _, flags, method, crc, packed, size, name, extra, comment, disk, attributes, header = _unpack_central(data, at)
-        at = begin + name + extra + comment
-        if at > len(data):
-            raise FlawedError("CK025", "the directory is cut off at its entry number %d" % number)
-        if _U32 in (packed, size, header):
-            size, packed, header = _zip64(data[begin + name : at - comment], size, packed, header)
-        shown = data[begin : begin + name]
-        yield _new(_Central, (shown, flags, method, crc, packed, size, header, disk, attributes))
+        if len(data) < at + 46 or not data.startswith(_CENTRAL, at):
+            raise FlawedError("CK025", "the directory is damaged at its entry number %d" % (number + 1))
+        (length,) = struct.unpack_from("<H", data, at + 28)
+        size_of_entry = 46 + length
+        # Those that follow mostly have names as long as this one, and nothing besides: they are an array.
+        alike = max(1, min((len(data) - at) // size_of_entry, count - number + 1))
+        rows = view[at : at + alike * size_of_entry]
+        if len(rows) < size_of_entry:
+            raise FlawedError("CK025", "the directory is cut off at its entry number %d" % (number + 1))
+        for start, flags, method, crc, packed, size, same, more, header, name in struct.iter_unpack(
+            _CENTRAL_HEADER % length, rows
+        ):
+            if start != _CENTRAL or same != length:
+                break
+            number += 1
+            at += size_of_entry
+            if more != _NOTHING:
+                extra, comment, disk, attributes = struct.unpack("<HHH2xI", more)
+                if at + extra + comment > len(data):
+                    raise FlawedError("CK025", "the directory is cut off at its entry number %d" % number)
+                wide, wide_packed, wide_header = _zip64(data[at : at + extra], size, packed, header)
+                at += extra + comment
+                yield name, crc, wide_packed, wide, wide_header, (flags, method, disk, attributes)
+                break
+            odd = (flags, method, 0, 0) if method or flags & _ENCRYPTED else None
+            yield name, crc, packed, size, header, odd
     if number != count:
         held = "more records than" if number > count else "%s where" % count_of(number, "record")
         raise FlawedError("CK025", "the directory holds %s its end record says: %d" % (held, count))
@@ -195,7 +208,8 @@ def _zip64(extra: bytes, size: int, packed: int, header: int) -> Tuple[int, int,
     while at + 4 <= len(extra):
         kind, length = struct.unpack_from("<HH", extra, at)
         if kind == 1:
-            wide = [value for (value,) in struct.iter_unpack("<Q", extra[at + 4 : at + 4 + length // 8 * 8])]
+            held = min(length, len(extra) - at - 4) // 8
+            wide = list(struct.unpack_from("<%dQ" % held, extra, at + 4))
             size = wide.pop(0) if size == _U32 and wide else size
             packed = wide.pop(0) if packed == _U32 and wide else packed
             header = wide.pop(0) if header == _U32 and wide else header
@@ -206,14 +220,13 @@ def _zip64(extra: bytes, size: int, packed: int, header: int) -> Tuple[int, int,
 
 def _located(headers: Near, central: _Central, limit: int) -> Union[Entry, Found, None]:
     """Find a record's data behind its local header, and compare the two descriptions; None for one without data."""
-    name, flags, method, crc, packed, size, header, disk, attributes = central
-    if method and b"/code/" in name:
+    name, crc, packed, size, header, odd = central
+    if odd is not None and odd[1] and b"/code/" in name:
         return None  # TorchScript compresses its sources
     data, at = headers.read(header, 30 + len(name) + _AHEAD)
-    # What is wrong is looked for only where something is.
-    usual = packed == size and not (method or disk or attributes or flags & _ENCRYPTED)
     begin = _agreed(name, data, at)
-    fault = None if usual and begin else _fault(central, data, at)
+    # What is wrong is looked for only where something is.
+    fault = None if begin and packed == size and odd is None else _fault(central, data, at)
     if fault is None:
         offset = header + begin - at
         if offset + size <= limit:
@@ -229,32 +242,36 @@ def _agreed(name: bytes, data: bytes, at: int) -> int:
     if len(data) < at + 30:
         return 0
     start, flags, method, name_size, extra = _unpack_local(data, at)
+    begin: int = at + 30 + name_size + extra
     if start != LOCAL or method or flags & _ENCRYPTED or name_size != len(name) or not data.startswith(name, at + 30):
         return 0
-    return int(at + 30 + name_size + extra)
+    return begin
 
 
 def _fault(central: _Central, data: bytes, at: int) -> Optional[Tuple[str, str]]:
     """Return the rule and the words for what is wrong with a record."""
-    if central.flags & _ENCRYPTED:
+    name, _, packed, size, header, odd = central
+    flags, method, disk, attributes = odd or (0, 0, 0, 0)
+    if flags & _ENCRYPTED:
         return "CK102", "is marked as encrypted, which torch never does"
-    if central.disk:
+    if disk:
         return "CK025", "is said to lie on another disk"
-    if central.attributes >> 28 == _LINK:
+    if attributes >> 28 == _LINK:
         return "CK102", "is a symbolic link"
-    if central.attributes & _FOLDER:
+    if attributes & _FOLDER:
         return "CK025", "is marked as a folder, so torch takes whatever is in memory for its data"
-    if central.method or central.packed != central.size:
+    if method or packed != size:
         return "CK102", "is compressed, which torch never does"
     if len(data) < at + 30 or not data.startswith(LOCAL, at):
-        return "CK025", "has a damaged header (byte %d)" % central.header
-    if not _agreed(central.name, data, at):
+        return "CK025", "has a damaged header (byte %d)" % header
+    if not _agreed(name, data, at):
         return "CK102", "is described differently at its place and in the directory"
     return None
 
 
 def _check_places(entries: List[Entry], found: List[Found]) -> bool:
-    entries.sort(key=lambda entry: entry.header)
+    """Put records into the order of the file, and tell whether they share bytes."""
+    entries.sort(key=operator.attrgetter("header"))
     for one, following in zip(entries, entries[1:]):
         if one.offset + one.size > following.header:
             names = (clean_text(one.name, 100), clean_text(following.name, 100))

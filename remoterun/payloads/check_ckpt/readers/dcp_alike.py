@@ -78,8 +78,9 @@ class Forms:
         plain = _is_plain(root) if not read.tensors else tensor is not None and tensor.name == THE_WHOLE
         if any(more) or not plain or not read.decoded or read.truncated:
             return
-        form = _form(source, read, tensor, root)
-        if form is not None and (source.size in self._forms or len(self._forms) < _MOST_LENGTHS):
+        room = source.size in self._forms or len(self._forms) < _MOST_LENGTHS
+        form = _form(source, read, tensor, root) if room else None
+        if form is not None:
             forms = self._forms.setdefault(source.size, [])
             forms.insert(0, form)
             del forms[_MOST_FORMS:]

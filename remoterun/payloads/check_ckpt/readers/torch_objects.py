@@ -32,7 +32,8 @@ from ..source import Held, Near
 
 if TYPE_CHECKING:
     from ..model import Number
-    from ..pickles.layout import Placed, ReadNumber
+    from ..pickles.layout import ReadNumber
+    from ..pickles.rebuild import Rebuilt
     from ..source import Source
 
 
@@ -132,43 +133,47 @@ class Objects:
 
     def _add_tensors(self, root: object) -> Set[str]:
         """Place every tensor of an object; return the keys of the storages that they show."""
-        checkpoint = self._checkpoint
-        first = len(checkpoint.tensors)
+        checkpoint, places = self._checkpoint, self._regions
+        regions, tensors = checkpoint.regions, checkpoint.tensors
+        first = len(tensors)
         known: Set[str] = set()
         roles: Set[str] = set()
         views: Set[Tuple[Any, ...]] = set()
         usual = not (self._big_endian or self._textual)
-        for number, item in enumerate(survey(root)):
-            name, role, key, stored, node = item
+        for number, (name, role, key, tensor, node) in enumerate(survey(root)):
             roles.add(role)
-            if stored is None:
-                if usual and number - len(known) <= _MOST_SHARED and self._place_saved(node, name, role, key):
+            if tensor is None and usual and number - len(known) <= _MOST_SHARED:
+                like = node.like
+                _, most, held, size, dtype, _, shape, stride = like.meaning or common(like)
+                index, begin = places.get(node.key), node.offset * size
+                # Of most tensors, there is nothing to be said.
+                if index is not None and begin <= most and regions[index].size == held:
                     known.add(node.key)
+                    self.tensors[id(node)] = len(tensors)
+                    tensors.append(_new(Tensor, (name, role, dtype, shape, stride, index, begin, key, None)))
                     continue
-                stored = read_saved(node)
-            if not isinstance(stored, Stored):
-                self._place(item._replace(tensor=stored))
-                continue
-            known.add(stored.key)
-            if number - len(known) > _MOST_SHARED:
-                # A number format takes long to be hashed.
-                view = (role, stored.key, stored.dtype_name, stored.offset, stored.shape, stored.stride)
-                if view in views:
-                    continue
-                views.add(view)
-            self._place_stored(stored, name, role, key, node)
+            stored = tensor or read_saved(node)
+            if isinstance(stored, Stored):
+                known.add(stored.key)
+                if number - len(known) > _MOST_SHARED:
+                    # A number format takes long to be hashed.
+                    view = (role, stored.key, stored.dtype_name, stored.offset, stored.shape, stored.stride)
+                    if view in views:
+                        continue
+                    views.add(view)
+            self._place(stored, name, role, key, node)
         changed = settled(roles)
-        for index in range(first, len(checkpoint.tensors)) if not roles.isdisjoint(changed) else ():
-            tensor = checkpoint.tensors[index]
-            if tensor.role in changed:
-                checkpoint.tensors[index] = tensor._replace(role=changed[tensor.role])
+        for index in range(first, len(tensors)) if not roles.isdisjoint(changed) else ():
+            placed = tensors[index]
+            if placed.role in changed:
+                tensors[index] = placed._replace(role=changed[placed.role])
         return known
 
     def add_constants(self, decoded: Decoded) -> None:
         """Place the tensors that a program holds beside its modules; they are its weights where those have none."""
         role = OTHER if self._checkpoint.tensors else MODEL
-        for item in survey(decoded.root):
-            self._place(item._replace(name="constants.%s" % item.name, role=role))
+        for name, _, key, tensor, node in survey(decoded.root):
+            self._place(tensor or read_saved(node), "constants.%s" % name, role, key, node)
         self._sum_faults()
 
     def _fault(self, message: str, name: str) -> None:
@@ -229,10 +234,7 @@ class Objects:
         self._regions[key] = len(regions)
         regions.append(Region(0, offset, size, "storage %s" % key, None, data))
 
-    def _place(self, item: Placed) -> None:
-        name, role, key, tensor, node = item
-        if tensor is None:
-            tensor = read_saved(node)
+    def _place(self, tensor: Rebuilt, name: str, role: str, key: str, node: object) -> None:
         if isinstance(tensor, Stored):
             self._place_stored(tensor, name, role, key, node)
         elif isinstance(tensor, Bare):
@@ -241,17 +243,6 @@ class Objects:
             self._place_array(tensor, name, role, key, node)
         else:
             self._fault("tensor %s can't be rebuilt: %s" % (name, tensor.reason), name)
-
-    def _place_saved(self, node: Saved, name: str, role: str, key: str) -> bool:
-        """Place a tensor that was saved in the usual way, unless there is anything to be said of it."""
-        _, most, held, size, dtype, _, shape, stride = node.like.meaning or common(node.like)
-        index, checkpoint, begin = self._regions.get(node.key), self._checkpoint, node.offset * size
-        if index is None or begin > most or checkpoint.regions[index].size != held:
-            return False
-        tensors = checkpoint.tensors
-        self.tensors[id(node)] = len(tensors)
-        tensors.append(_new(Tensor, (name, role, dtype, shape, stride, index, begin, key, None)))
-        return True
 
     def _place_stored(self, stored: Stored, name: str, role: str, key: str, node: object) -> None:
         checkpoint, regions = self._checkpoint, self._checkpoint.regions

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import operator
-from typing import TYPE_CHECKING, Dict, List, Optional
+from typing import TYPE_CHECKING, Dict, Iterable, List, Optional
 
 from ..model import Checkpoint, FlawedError, Found, Region, clean_text, count_of
 from ..patterns import pattern
@@ -24,6 +24,7 @@ _PICKLE = "data.pkl"
 # Of a TorchScript program; what torch.jit.freeze makes of parameters is there, too.
 _CONSTANTS = "constants.pkl"
 _MAX_PICKLES = 8
+_LONGEST_NAME = 200
 # What pickles beside the main one may take; they hold next to nothing.
 _SIDE_BUDGET = 16 * 1024 * 1024
 # How pickles begin: with their protocol, or with the name of a module.
@@ -163,7 +164,7 @@ class _Reader:
 
     def _look_for_hidden(self, entries: List[Entry]) -> None:
         """Find pickles under other names: torch does not load them, but who looks for .pkl does not see them."""
-        begun = (entry for entry in entries if entry.head[:1] in (b"\x80", b"c", b"("))
+        begun = (entry for entry in entries if entry.head.startswith((b"\x80", b"c", b"(")))
         suspects = [entry for entry in begun if _HIDDEN.match(entry.head) and not entry.name.endswith(".pkl")]
         for entry in suspects[:_MAX_HIDDEN]:
             name, end = clean_text(entry.name, 100), entry.offset + entry.size
@@ -186,16 +187,25 @@ class _Reader:
     # --- records -----------------------------------------------------------------------------------------------------
 
     def _add_regions(self, entries: List[Entry]) -> None:
-        """Take the records over; many take much memory, so each is given up for its region."""
-        entries.sort(key=operator.attrgetter("offset"), reverse=True)
-        base, regions, front = self._source.base, self._checkpoint.regions, self._prefix + "data/"
-        while entries:
-            name, _, offset, size, crc, _ = entries.pop()
+        """Take the records over; many take much memory, so they are given up for their regions."""
+        entries.sort(key=operator.attrgetter("offset"))
+        names, _, offsets, sizes, crcs, _ = zip(*entries) if entries else ((),) * 6
+        entries.clear()
+        # Texts are fit to be shown when all of them in a row are.
+        listed = "".join(names)
+        if clean_text(listed, len(listed)) != listed or max(map(len, names), default=0) > _LONGEST_NAME:
+            shown: Iterable[str] = [clean_text(name, _LONGEST_NAME) for name in names]
+        else:
+            shown = names
+        front = self._prefix + "data/"
+        for index, name in enumerate(names, len(self._checkpoint.regions)):
             if name.startswith(front):
-                self._data[name[len(front) :]] = len(regions)
+                self._data[name[len(front) :]] = index
             else:
-                self._regions[name] = len(regions)
-            regions.append(_new(Region, (0, base + offset, size, clean_text(name, 200), crc, None)))
+                self._regions[name] = index
+        places = map(self._source.base.__add__, offsets)
+        fields = zip(itertools.repeat(0), places, sizes, shown, crcs, itertools.repeat(None))
+        self._checkpoint.regions += map(_new, itertools.repeat(Region), fields)
 
     def _place(self) -> Loaded:
         objects = Objects(self._source, self._checkpoint, self._data, big_endian=self._big_endian)

@@ -294,3 +294,29 @@ def test_chains_of_calls_cost_no_more_than_their_bytes() -> None:
     assert isinstance(decode(data).root, Call)
     built = b"cm\nf\n)R" + b"Nb" * 300_000 + b"."
     assert len(decode(built).root.state) == 300_000
+
+
+@pytest.mark.parametrize("protocol", [1, 2, 3])
+def test_lists_of_texts(protocol: int) -> None:
+    """One after the other, each noted; and between them some that are long, recalled, or no text."""
+    chance = random.Random(protocol)
+    kinds = ("x", "", "\u00e9", "\ud800", "y" * 199, "y" * 200, "y" * 201, "z" * 70_000)
+    texts: list[Any] = [f"{index}{chance.choice(kinds[: 7 if index % 50 else 8])}" for index in range(1_500)]
+    texts[::7] = texts[1::7]
+    texts[400:410] = range(10)
+    data = pickle.dumps(texts, protocol)
+    assert plain(decode(data).root, data) == texts
+
+
+def test_a_text_in_a_row_that_is_noted_under_another_number() -> None:
+    texts = [f"t{index}" for index in range(300)]
+    data = pickle.dumps(texts, 2)
+    place = data.find(b"t280") + 4
+    assert data[place : place + 1] == b"r"
+    other = data[: place + 1] + (5).to_bytes(4, "little") + data[place + 5 :]
+    assert decode(other[:-2] + b"h\x05e.").root == [*texts, "t280"]
+    with pytest.raises(PickleError):
+        decode(data[: place + 1] + b"\xff\xff\xff\x7f" + data[place + 5 :])
+    for end in range(place - 20, place + 20):
+        with pytest.raises(PickleError):
+            decode(data[:end])

@@ -369,3 +369,62 @@ def test_parts_of_storages_that_are_changed() -> None:
     for place in range(start, len(data)):
         for code in (data[place] ^ 1, 0xFF):
             compared(data[:place] + bytes([code]) + data[place + 1 :])
+
+
+@pytest.mark.parametrize("key", ["exp_avg", "weight"])
+def test_labels_of_mappings_that_are_changed(key: str) -> None:
+    """Those that every state of an optimizer has, and those that a state dict has once."""
+    states = [{"step": torch.tensor(1.0), "exp_avg": torch.ones(3)} for _ in range(26)]
+    value = {f"n{index}.weight": torch.ones(3) for index in range(45)} if key == "weight" else states
+    data = pickled(value)
+    assert len(compared(data).shortcut.saved) > 42
+    end = data.rfind(b"((", 0, data.rfind(b"((")) if key == "exp_avg" else data.rfind(b"((")
+    for place in range(data.rfind(b"\x89", 0, end) + 3, end + 3):
+        for code in (data[place] ^ 1, 0xFF):
+            compared(data[:place] + bytes([code]) + data[place + 1 :])
+
+
+def test_labels_of_many_kinds() -> None:
+    labels = ["", "\u00e9", "\ud800", "x" * 190, "x" * 199, "y" * 200, "z" * 300, "w" * 70_000, "\x00", "a.b"]
+    value = {f"{index}{label}": torch.ones(2) for index in range(9) for label in labels}
+    assert len(compared(pickled(value)).shortcut.saved) > 85
+    by_objects = {(index, label): torch.ones(2) for index in range(9) for label in labels}
+    compared(pickled([value, by_objects, {index: torch.ones(2) for index in range(50)}]))
+
+
+def test_storages_are_counted_within_a_mapping_too() -> None:
+    value = {f"n{index}": torch.ones(1) for index in range(300)}
+    data = pickled(value)
+    machine = Machine(FromBytes(data), 0, len(data))
+    machine.persistent += [Persistent(None)] * (MOST_STORAGES - 250)
+    with pytest.raises(TooLargeError, match="120000 storages"):
+        machine.decode()
+    assert len(machine.shortcut.saved) < 250
+
+
+def test_tensors_of_small_files_take_it_too() -> None:
+    """As long as the memo holds no more than a byte can number, they are written with other opcodes, then with both."""
+    value = {f"n{index}.weight": torch.ones(3) for index in range(70)}
+    data = pickled(value)
+    assert len(compared(data).shortcut.saved) == 69
+    few = pickled({f"n{index}.weight": torch.ones(3) for index in range(12)})
+    end = few.rfind(b"((")
+    for place in range(few.rfind(b"\x89", 0, end), len(few)):
+        for code in (few[place] ^ 1, 0xFF):
+            compared(few[:place] + bytes([code]) + few[place + 1 :])
+
+
+@pytest.mark.parametrize("known", range(200, 256, 5))
+def test_numbers_of_the_memo_that_no_longer_fit_in_a_byte(known: int) -> None:
+    """Counted up further, they would make other opcodes of those behind them."""
+    start = b"]q\x00ctorch._utils\n_rebuild_tensor_v2\nq\x01X\x07\x00\x00\x00storageq\x02ctorch\nFloatStorage\nq\x03"
+    start += b"X\x03\x00\x00\x00cpuq\x04h\x04q\x05ccollections\nOrderedDict\nq\x06("
+    start += b"".join(b"Nq%c" % number for number in range(7, known))
+    tensor = b"((h\x02h\x03X\x02\x00\x00\x0099q\x00h\x05K\x01tq\x01QK\x00))\x89h\x06)Rq\x02tq\x03Rq\x04"
+    puts = [place + 1 for place in range(len(tensor)) if tensor[place : place + 1] == b"q"]
+    first, step, whole = int.from_bytes(tensor, "little"), sum(1 << 8 * place for place in puts), 1 << 8 * len(tensor)
+    numbers = range(known, known + 70, 5)
+    tensors = [b"h\x01" + ((first + each * step) % whole).to_bytes(len(tensor), "little") for each in numbers]
+    compared(start + b"".join(tensors) + b"e.")
+    for number in range(len(tensors)):
+        compared(start + b"".join(tensors[:number]) + b"e.")
