@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Dict, List, Sequence, Set, Tuple
+from typing import Dict, Sequence, Set, Tuple
 
 from ..model import Tensor
 
@@ -17,14 +17,9 @@ def coded(tensors: Sequence[Tensor], indexes: Sequence[int]) -> Tuple[int, int]:
     """
     shapes = {tensor.name: tensor.shape for tensor in tensors}
     packed = {name.partition(".quant_state.")[0] for name in shapes if ".quant_state." in name}
-    seen: Dict[Tuple[int, int], int] = {}
-    counts: List[int] = []
-    for index in indexes:
-        tensor = tensors[index]
-        count = _count(tensor, shapes, packed)
-        counts.append(count)
-        seen[tensor.region, tensor.start] = count
-    return sum(seen.values()), sum(counts)
+    counts = [(tensors[index], _count(tensors[index], shapes, packed)) for index in indexes]
+    once = {(tensor.region, tensor.start): count for tensor, count in counts}
+    return sum(once.values()), sum(count for _, count in counts)
 
 
 def _count(tensor: Tensor, shapes: Dict[str, Tuple[int, ...]], packed: Set[str]) -> int:

@@ -44,7 +44,7 @@ class Link:
 
 
 class Late(Record):
-    """Say what was found of a checkpoint after it had been reported."""
+    """Say what was found of a checkpoint, which may be reported already."""
 
     card: Card
     found: Found

@@ -194,14 +194,6 @@ def _tells_torn(found: Found) -> bool:
 
 # --- as it is kept --------------------------------------------------------------------------------------------------
 
-_NOTHING = type(None)
-_NUMBER = (float, _NOTHING)
-_CARD = (
-    *(str, float, str, str, int, _NUMBER, _NUMBER, int, str, str, tuple, _NUMBER, _NUMBER, tuple),
-    *(float, float, float, bool, bool),
-)
-_FOUND = (str, str, (dict, _NOTHING), (str, _NOTHING), (str, _NOTHING), (dict, _NOTHING))
-
 
 def _pack(known: Known) -> Header:
     return {
@@ -227,14 +219,16 @@ def _unpack(header: Optional[Header]) -> Optional[Known]:
         compared = header["compared"]
         if compared is not None:
             compared = Compared(str(compared[0]), list(map(_found, compared[1])))
-        known = _are(card, _CARD) and {"params", "bytes_checked", "step", "format"} <= record.keys()
+        known = _is_like(card, Card(), float) and {"params", "bytes_checked", "step", "format"} <= record.keys()
         return Known(outcome, card, compared, float(header["checked_at"])) if known else None
     except (KeyError, IndexError, TypeError, ValueError, OverflowError):
         return None
 
 
-def _are(values: Sequence[object], kinds: Sequence[Any]) -> bool:
-    return all(isinstance(value, kind) for value, kind in zip(values, kinds))
+def _is_like(values: Sequence[object], others: Sequence[object], optional: type) -> bool:
+    """Tell whether each value is of the kind of the other; where that is None, another kind will do."""
+    pairs = zip(values, others)
+    return all(isinstance(value, (type(None), optional) if other is None else type(other)) for value, other in pairs)
 
 
 def _found(values: Sequence[Any]) -> Found:
@@ -244,6 +238,7 @@ def _found(values: Sequence[Any]) -> Found:
         KeyError, TypeError: when it is none.
     """
     found = Found(*values)
-    if not _are(found, _FOUND) or severity(found) not in (INFO, SUSPECT, BAD):
+    found = found._replace(data=found.data or {}, evidence=found.evidence or {})
+    if not _is_like(found, Found("", "", {}, None, None, {}), str) or severity(found) not in (INFO, SUSPECT, BAD):
         raise TypeError
     return found

@@ -221,14 +221,23 @@ def _leaps(pair: Pair, steps: float) -> Iterator[Found]:
         if place in pair.model[0] and after.shape in shapes and not BUFFER.search(place[0])
     ]
     # Rates that go up and down by hand are saved as they are at that step, which may be where they are lowest.
-    usual = _ALONE * _usual_move(weights)
-    leaps = _beyond(pair, weights, max(reach, usual))
-    if leaps:
-        yield _told_leaps(pair, steps, leaps, None)
+    reach = max(reach, _ALONE * _usual_move(weights))
+    decay = min(1.0, reach * pair.younger.decay)
+    leaps = [leap for name, before, after in weights for leap in _leap(name, before, after, reach, decay)]
+    if not leaps:
         return
-    leaps = _beyond(pair, weights, reach)
-    if leaps:
-        yield _told_leaps(pair, steps, leaps, INFO)
+    worst = max(leaps, key=lambda leap: leap.after / max(leap.before, 1e-30))
+    count = count_of(int(steps), "step")
+    text = "the %s of %s was %.4g in %s and is %.4g: further than Adam moves it in %s at its learning rate"
+    message = text % (worst.what, worst.name, worst.before, pair.older.name, worst.after, count)
+    more = "; so did %s" % count_of(len(leaps) - 1, "other weight") if len(leaps) > 1 else ""
+    evidence: Dict[str, object] = {
+        "before": worst.before,
+        "after": worst.after,
+        "limit": worst.limit,
+        "weights": len(leaps),
+    }
+    yield Found("CK082", message + more, {"tensors": [leap.name for leap in leaps[:MOST_NAMED]]}, evidence=evidence)
 
 
 def _usual_move(weights: Sequence[Tuple[str, Mark, Mark]]) -> float:
@@ -239,28 +248,6 @@ def _usual_move(weights: Sequence[Tuple[str, Mark, Mark]]) -> float:
             low, high = (after.low or 0.0) - (before.low or 0.0), (after.high or 0.0) - (before.high or 0.0)
             moves.append(max(abs(low), abs(high)))
     return statistics.median(moves) if len(moves) >= _SEVERAL else 0.0
-
-
-def _beyond(pair: Pair, weights: Sequence[Tuple[str, Mark, Mark]], reach: float) -> List[_Leap]:
-    decay = min(1.0, reach * pair.younger.decay)
-    return [leap for name, before, after in weights for leap in _leap(name, before, after, reach, decay)]
-
-
-def _told_leaps(pair: Pair, steps: float, leaps: List[_Leap], severity: Optional[str]) -> Found:
-    worst = max(leaps, key=lambda leap: leap.after / max(leap.before, 1e-30))
-    count = count_of(int(steps), "step")
-    text = "the %s of %s was %.4g in %s and is %.4g: further than Adam moves it in %s at its learning rate"
-    message = text % (worst.what, worst.name, worst.before, pair.older.name, worst.after, count)
-    message += "; so did %s" % count_of(len(leaps) - 1, "other weight") if len(leaps) > 1 else ""
-    message += "; most weights moved about as far" if severity else ""
-    evidence: Dict[str, object] = {
-        "before": worst.before,
-        "after": worst.after,
-        "limit": worst.limit,
-        "weights": len(leaps),
-    }
-    tensors = [leap.name for leap in leaps[:MOST_NAMED]]
-    return Found("CK082", message, {"tensors": tensors}, severity, evidence=evidence)
 
 
 def _leap(name: str, before: Mark, after: Mark, reach: float, decay: float) -> Iterator[_Leap]:

@@ -6,8 +6,8 @@ import statistics
 from typing import Dict, Iterator, List, Optional, Sequence
 
 from ..model import Found
-from ..records import Record
 from ..rules.rule import INFO, SUSPECT
+from .chain import Late
 from .profile import Card
 
 # A norm that was steady for so many checkpoints, within this factor, and then is so many times as large or as small.
@@ -22,28 +22,21 @@ _LATE, _OVER = 3.0, 50.0
 _FEW = 1 / 3
 
 
-class Trend(Record):
-    """Say what was found, and of which checkpoint."""
-
-    card: Card
-    found: Found
-
-
-def trends(cards: Sequence[Card], now: float) -> List[Trend]:
+def trends(cards: Sequence[Card], now: float) -> List[Late]:
     """Judge a whole series, the oldest first; `now` is in seconds since 1970."""
     judges = (_spoiled, _norms, _steps_back, _times_back, _gaps, _offsets)
     return [trend for judge in judges for trend in judge(cards)] + list(_late(cards, now))
 
 
-def _trend(rule: str, card: Card, message: str, other: Card, severity: Optional[str] = None) -> Trend:
+def _trend(rule: str, card: Card, message: str, other: Card, severity: Optional[str] = None) -> Late:
     data: Dict[str, object] = {"compared_with": other.name, "compared_path": other.path}
-    return Trend(card, Found(rule, message, data, severity))
+    return Late(card, Found(rule, message, data, severity))
 
 
 # --- CK085: values --------------------------------------------------------------------------------------------------
 
 
-def _spoiled(cards: Sequence[Card]) -> Iterator[Trend]:
+def _spoiled(cards: Sequence[Card]) -> Iterator[Late]:
     """Name the first checkpoint with non-finite numbers; what it holds is found bad by itself."""
     for index, what in enumerate(("weights", "optimizer state")):
         for before, card in zip(cards, cards[1:]):
@@ -53,7 +46,7 @@ def _spoiled(cards: Sequence[Card]) -> Iterator[Trend]:
                 break
 
 
-def _norms(cards: Sequence[Card]) -> Iterator[Trend]:
+def _norms(cards: Sequence[Card]) -> Iterator[Late]:
     known = [card for card in cards if card.norm and not card.odd[0]]
     for index in range(_STEADY, len(known)):
         card, before = known[index], known[index - _STEADY : index]
@@ -73,7 +66,7 @@ def _is_fresh(before: Card, card: Card) -> bool:
 # --- CK086: order ---------------------------------------------------------------------------------------------------
 
 
-def _steps_back(cards: Sequence[Card]) -> Iterator[Trend]:
+def _steps_back(cards: Sequence[Card]) -> Iterator[Late]:
     known = [card for card in cards if card.step is not None]
     for before, card in zip(known, known[1:]):
         if not _less(card.step, before.step):
@@ -93,7 +86,7 @@ def _shown(number: Optional[float]) -> str:
     return "%d" % number if abs(number) < 1e15 and number == int(number) else "%g" % number
 
 
-def _times_back(cards: Sequence[Card]) -> Iterator[Trend]:
+def _times_back(cards: Sequence[Card]) -> Iterator[Late]:
     back = [(before, card) for before, card in zip(cards, cards[1:]) if card.mtime_ns < before.mtime_ns - _APART_NS]
     for before, card in back[-1:]:
         text = "last written before %s, which it follows" % before.name
@@ -101,7 +94,7 @@ def _times_back(cards: Sequence[Card]) -> Iterator[Trend]:
         yield _trend("CK086", card, text + more, before)
 
 
-def _gaps(cards: Sequence[Card]) -> Iterator[Trend]:
+def _gaps(cards: Sequence[Card]) -> Iterator[Late]:
     gaps = [after.order - before.order for before, after in zip(cards, cards[1:])]
     if len(gaps) < _FEWEST_GAPS:
         return
@@ -119,7 +112,7 @@ def _gaps(cards: Sequence[Card]) -> Iterator[Trend]:
 # --- CK087: time ----------------------------------------------------------------------------------------------------
 
 
-def _late(cards: Sequence[Card], now: float) -> Iterator[Trend]:
+def _late(cards: Sequence[Card], now: float) -> Iterator[Late]:
     times = [card.mtime_ns / 1e9 for card in cards]
     waits = [after - before for before, after in zip(times, times[1:])]
     if len(waits) < _FEWEST_GAPS or min(waits) <= 0:
@@ -143,7 +136,7 @@ def _span(seconds: float) -> str:
 # --- CK048: steps of training and of the optimizer ------------------------------------------------------------------
 
 
-def _offsets(cards: Sequence[Card]) -> Iterator[Trend]:
+def _offsets(cards: Sequence[Card]) -> Iterator[Late]:
     """Find the optimizer's steps out of line in one checkpoint: skipped steps only ever move them apart."""
     known = [card for card in cards if card.step is not None and card.optimizer_step is not None]
     offsets = [(card.step or 0) - (card.optimizer_step or 0) for card in known]

@@ -242,9 +242,7 @@ def test_a_flipped_bit_is_found_without_an_optimizer(tmp_path: Path) -> None:
 @pytest.mark.parametrize("lowest", [1e-5, 1e-9])
 def test_a_rate_that_is_lowest_where_it_is_saved_is_no_leap(lowest: float, tmp_path: Path) -> None:
     saved = _trained_by_hand(lowest)
-    heard = heard_of(saved, tmp_path / "sound")
-    assert heard.rules(above_info=True) == set()
-    assert heard.of("CK082")["message"].endswith("; most weights moved about as far")
+    assert heard_of(saved, tmp_path / "sound").rules(above_info=True) == set()
     flip(saved[-1]["model"]["1.weight"], 25)
     assert heard_of(saved, tmp_path / "flipped").rules(above_info=True) - {"CK069"} == {"CK082"}
 

@@ -795,3 +795,40 @@ def test_a_trainers_files_may_both_have_begun_later(
     tmp_path: Path, steps: int, count: int, more: dict[str, object]
 ) -> None:
     assert _trainers(tmp_path / "checkpoint-500", steps, count, **more).rules(above_info=True) == set()
+
+
+def _scheduled(begun_anew: int = 0, *, by_hand: bool = False) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return what is saved after 60 steps and after 90, by a script that may begin its optimizer anew."""
+    model, optimizer = network(0, 8, 2)
+    optimizer.state.clear()
+    optimizer.param_groups[0]["lr"] = 3e-3
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 100, eta_min=1e-5)
+    saved = []
+    for step in range(1, 91):
+        if step == begun_anew:
+            optimizer.state.clear()
+        model(torch.randn(4, 8)).pow(2).mean().backward()
+        optimizer.step()
+        schedule.step()
+        if step in (60, 90):
+            if by_hand:
+                optimizer.param_groups[0]["lr"] = 1e-4
+            state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step}
+            saved.append(copy.deepcopy({**state, "scheduler": schedule.state_dict()}))
+    return saved[0], saved[1]
+
+
+def test_an_optimizer_with_the_rate_of_another_step_than_its_schedulers_is_suspect(tmp_path: Path) -> None:
+    before, state = _scheduled()
+    assert heard_of(state, tmp_path / "sound", "last.pt").rules(above_info=True) == set()
+    heard = heard_of({**state, "optimizer": before["optimizer"]}, tmp_path / "mixed", "last.pt")
+    assert (heard.of("CK048")["severity"], heard.record["verdict"]) == ("suspect", "suspect")
+    assert heard.of("CK048")["evidence"] == {"optimizer": 60, "scheduler": 90}
+    heard = heard_of({**state, "scheduler": before["scheduler"]}, tmp_path / "turned", "last.pt")
+    assert heard.of("CK048")["evidence"] == {"optimizer": 90, "scheduler": 60}
+
+
+@pytest.mark.parametrize(("begun_anew", "by_hand"), [(40, False), (40, True), (0, True)])
+def test_a_rate_that_no_count_explains_is_not_suspected(tmp_path: Path, begun_anew: int, by_hand: bool) -> None:
+    for number, state in enumerate(_scheduled(begun_anew, by_hand=by_hand)):
+        assert heard_of(state, tmp_path / str(number), "last.pt").rules(above_info=True) == set()

@@ -21,6 +21,7 @@ _WITHIN_EPOCH = frozenset(("step", "steps", "iter", "it", "iteration"))
 _NEAR = 0.05
 _WEAK, _FACTOR = 100, 2
 _MOST = 20
+_ROUNDED = 1e-5
 
 
 def _files(facts: Facts) -> Iterator[Found]:
@@ -149,19 +150,42 @@ def _steps_made(optimizer: Optimizer) -> Optional[Number]:
     return max(filter(math.isfinite, counts), default=None)
 
 
-def _trainers(facts: Facts) -> Iterator[Found]:
-    """Hold the two that transformers' Trainer steps together, or not at all, against each other."""
+def _together(facts: Facts) -> Iterator[Found]:
+    """Hold optimizer and scheduler against each other where it is known that they step together."""
     checkpoint = facts.checkpoint
-    if checkpoint.format != "hf-trainer" or len(checkpoint.optimizers) != 1 or len(checkpoint.schedulers) != 1:
+    if len(checkpoint.optimizers) != 1 or len(checkpoint.schedulers) != 1:
         return
     (optimizer,), (scheduler,) = checkpoint.optimizers, checkpoint.schedulers
     made, count = _steps_made(optimizer), scheduler.get("last_epoch")
-    # One that waits for a plateau is asked at evaluations. Other programs' optimizers lie deeper in their files.
-    if made is None or count is None or abs(made - count) <= 1 or optimizer.name or "num_bad_epochs" in scheduler:
+    if made is None or count is None or abs(made - count) <= 1:
         return
-    message = "its optimizer has made %s steps, its scheduler %s: Trainer steps both, so one is of another save"
+    # One that waits for a plateau is asked at evaluations. Other programs' optimizers lie deeper in their files.
+    if checkpoint.format == "hf-trainer" and not optimizer.name and "num_bad_epochs" not in scheduler:
+        reason = "Trainer steps both, so one is of another save"
+    elif _is_cosine(optimizer, scheduler, made) and not _is_cosine(optimizer, scheduler, count):
+        reason = "its learning rate is that of the former"
+    else:
+        return
+    message = "its optimizer has made %s steps, its scheduler %s: %s"
     evidence: Dict[str, object] = {"optimizer": made, "scheduler": count}
-    yield Found("CK048", message % (format(made, ",.10g"), format(count, ",.10g")), evidence=evidence)
+    yield Found("CK048", message % (format(made, ",.10g"), format(count, ",.10g"), reason), evidence=evidence)
 
 
-QUESTIONS = (_files, _step_in_name, _epoch_in_name, _scheduler, _optimizer, _trainers)
+def _is_cosine(optimizer: Optimizer, scheduler: Dict[str, Number], at: Number) -> bool:
+    """Tell whether all rates are what torch's cosine schedule makes of the first ones in so many steps."""
+    for options in (group.options for group in optimizer.groups):
+        rate, first = options.get("lr"), options.get("initial_lr")
+        if not isinstance(rate, (int, float)) or not isinstance(first, (int, float)):
+            return False
+        try:
+            share = (1 + math.cos(math.pi * at / scheduler["T_max"])) / 2
+            off = scheduler["eta_min"] + (first - scheduler["eta_min"]) * share - rate
+        except (KeyError, ValueError, OverflowError, ZeroDivisionError):
+            return False
+        # It is reckoned step by step.
+        if not abs(off) <= _ROUNDED * abs(first):
+            return False
+    return bool(optimizer.groups)
+
+
+QUESTIONS = (_files, _step_in_name, _epoch_in_name, _scheduler, _optimizer, _together)
