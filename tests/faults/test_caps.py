@@ -100,8 +100,8 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Outcome]:
     folder = tmp_path_factory.mktemp("liars")
     jobs = {}
     for name, liar in _liars(folder).items():
-        total = 6.0 if _CODES[name] == "total_timeout" else None
-        jobs[name] = job(payload("ctx.emit({})"), str(liar), limits=Limits(idle=10.0, total=total))
+        total = 4.0 if _CODES[name] == "total_timeout" else None
+        jobs[name] = job(payload("ctx.emit({})"), str(liar), limits=Limits(idle=7.0, total=total))
     jobs |= {f"honest {number}": job(payload("for n in range(100): ctx.emit({'n': n})")) for number in range(3)}
     planned = tuple(replace(each, target=replace(each.target, id=name)) for name, each in jobs.items())
     (folder / "run").mkdir(mode=0o700)

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from jsonschema import Draft202012Validator
 
 import remoterun
@@ -205,7 +205,6 @@ def test_plain_is_strict_and_keeps_what_already_is(value: Json) -> None:
     assert strict(json.dumps(once, allow_nan=False).encode("ascii")) == once
 
 
-@settings(deadline=None, max_examples=50)
 @given(runs())
 def test_any_run_is_one_strict_document_of_the_schema(run: Run) -> None:
     data = to_json(run)
@@ -217,7 +216,6 @@ def test_any_run_is_one_strict_document_of_the_schema(run: Run) -> None:
     assert len(value["outcomes"]) == len(run.outcomes)
 
 
-@settings(deadline=None, max_examples=50)
 @given(runs())
 def test_any_event_is_one_line_of_the_schema(run: Run) -> None:
     validator = Draft202012Validator(event_schema())

@@ -7,7 +7,7 @@ from dataclasses import replace
 from xml.etree import ElementTree
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from junitparser import Error, Failure, JUnitXml, Skipped, TestCase, TestSuite
 
 from remoterun.errors import Problem
@@ -120,7 +120,6 @@ def test_hostile_names_stay_texts(name: str) -> None:
 _XML = re.compile("[\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]*")
 
 
-@settings(max_examples=40)
 @given(samples.runs())
 def test_any_run_is_a_document(run: Run) -> None:
     data = junit([run])

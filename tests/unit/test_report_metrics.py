@@ -7,7 +7,7 @@ import stat
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics_families
 from prometheus_client.parser import text_string_to_metric_families as prometheus_families
 
@@ -108,7 +108,6 @@ def test_labels_are_read_as_they_are_called(name: str) -> None:
     assert _read([run(0, silent(name))])["remoterun_target_up"] == {_labels(target=name): 0.0}
 
 
-@settings(max_examples=40)
 @given(samples.runs())
 def test_any_run_is_told_in_a_form_that_is_read(run: Run) -> None:
     text = openmetrics([run], NOW).decode("utf-8")

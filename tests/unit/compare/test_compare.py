@@ -471,7 +471,6 @@ def test_nothing_differs_from_itself(run: Run, times: int) -> None:
     assert all(each.runs == times + 2 for each in difference.silent)
 
 
-@settings(max_examples=100)
 @given(sequences())
 def test_every_finding_has_exactly_one_fate(days: list[Run]) -> None:
     """A finding that stood is gone, unknown or still there; one that is there is new or was there before."""

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from remoterun.events import Event, OutcomeReady, RecordArrived, RunFinished, RunStarted
 from remoterun.history import History, HistoryError, Journal, PlanError
@@ -70,7 +70,6 @@ def _named(run_id: str, started_at: str | None = None) -> Run:
 # --- what is kept -----------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=60)
 @given(samples.runs())
 def test_a_run_reads_as_it_was(run: Run) -> None:
     # A run has one outcome of each target and step.

@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from remoterun.model import Json, Outcome, Phase, Records, Status
@@ -42,7 +42,6 @@ def _descriptors() -> int:
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
-@settings(max_examples=50)
 @given(
     st.lists(
         st.dictionaries(st.text(max_size=3), values(), max_size=3)

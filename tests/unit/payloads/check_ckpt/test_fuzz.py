@@ -55,7 +55,7 @@ def test_what_is_damaged_was_sound(tmp_path: Path, reader: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_changed_bytes(tmp_path: Path, kind: str, data: st.DataObject) -> None:
     changed = bytearray(whole(kind))
@@ -66,7 +66,7 @@ def test_changed_bytes(tmp_path: Path, kind: str, data: st.DataObject) -> None:
 
 
 @pytest.mark.parametrize("kind", ["zip", "zip4"])
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_what_is_ok_is_what_was_saved(tmp_path: Path, kind: str, data: st.DataObject) -> None:
     """torch is asked: a file that is called ok, though it was changed, loads to the same numbers."""
@@ -98,7 +98,7 @@ def test_what_is_ok_by_its_directory_is_what_was_saved(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_cut_files(tmp_path: Path, kind: str, data: st.DataObject) -> None:
     size = data.draw(st.integers(0, len(whole(kind)) - 1))

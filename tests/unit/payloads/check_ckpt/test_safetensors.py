@@ -188,7 +188,7 @@ def test_a_name_given_twice_is_suspect(tmp_path: Path) -> None:
     assert "twice" in heard.of("CK025")["message"]
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_what_the_library_refuses_is_never_ok(tmp_path: Path, data: st.DataObject) -> None:
     """Bytes of a good file changed at random: no crash, and no ok for what the library calls broken."""
