@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Callable, Dict, FrozenSet, Iterator, List, Sequence, Tuple, TypeVar
+from typing import Callable, Dict, FrozenSet, Iterable, Iterator, List, Sequence, Tuple, TypeVar
 
 from ..model import Found
 from ..records import Record
@@ -20,6 +20,7 @@ UNSUPPORTED = "unsupported"
 MANY = 20
 
 _USUAL = "usual_severity"
+_LAST = "the last: "
 
 # What was found with these could not be checked, whatever the rules count for.
 _NOT_CHECKED = ("CK009", "CK128")
@@ -59,7 +60,7 @@ class Changes(Record):
         ignored: Dict[str, int] = {}
         for subject, each in found:
             if each.rule in self.ignore:
-                ignored[each.rule] = ignored.get(each.rule, 0) + 1
+                ignored[each.rule] = ignored.get(each.rule, 0) + count(each)
             else:
                 kept.append((subject, self._changed(each)))
         return kept, ignored
@@ -94,7 +95,7 @@ def settle(found: Sequence[Found], changes: Changes, *, in_progress: bool, faile
 
 def check(facts: Facts) -> List[Found]:
     """Ask every question of a whole checkpoint."""
-    return [found for ask in _QUESTIONS for found in ask(facts)]
+    return bounded(found for ask in _QUESTIONS for found in ask(facts))
 
 
 def severity(found: Found) -> str:
@@ -124,26 +125,28 @@ def verdict(found: Sequence[Found], *, in_progress: bool, unsupported: bool) -> 
     return SUSPECT if SUSPECT in severities else OK
 
 
-def bounded(found: Sequence[Found]) -> Iterator[Found]:
-    """Yield the findings, those of one rule and severity beyond `MANY` summed up in one."""
+def bounded(found: Iterable[Found]) -> List[Found]:
+    """Return the findings, those of one rule and severity beyond `MANY` summed up in one, also where some are such."""
     groups: Dict[object, List[Found]] = {}
     for each in found:
-        groups.setdefault((each.rule, severity(each)), []).append(each)
-    for group in groups.values():
-        yield from group[:MANY]
-        rest = group[MANY:]
-        if rest:
-            message = "and %s more of the same kind, the last: %s" % (format(len(rest), ","), rest[-1].message)
-            data: Dict[str, object] = {"more": len(rest)}
-            data.update((key, value) for key, value in (rest[0].data or {}).items() if key == "usual_severity")
-            yield Found(group[0].rule, message, data, severity(group[0]), group[0].next_step, _summed(rest))
+        group = groups.setdefault((each.rule, severity(each)), [])
+        group[MANY:] = [_summed([*group[MANY:], each])] if len(group) >= MANY else [each]
+    return [each for group in groups.values() for each in group]
 
 
-def _summed(found: Sequence[Found]) -> Dict[str, object]:
-    sums: Dict[str, object] = {}
+def count(found: Found) -> int:
+    """Return how many findings it stands for."""
+    return (found.data or {}).get("more", 1)  # type: ignore[return-value]
+
+
+def _summed(found: Sequence[Found]) -> Found:
+    data: Dict[str, object] = {"more": sum(map(count, found))}
+    data.update((key, value) for key, value in (found[0].data or {}).items() if key == _USUAL)
+    sums: Dict[str, int] = {}
     for each in found:
         for key, value in (each.evidence or {}).items():
-            known = sums.get(key, 0)
-            if isinstance(value, int) and isinstance(known, int):
-                sums[key] = known + value
-    return sums
+            if isinstance(value, int):
+                sums[key] = sums.get(key, 0) + value
+    last = found[-1].message.split(_LAST)[-1]
+    message = "and %s more of the same kind, %s%s" % (format(data["more"], ","), _LAST, last)
+    return found[0]._replace(message=message, data=data, evidence=sums)  # type: ignore[arg-type]  # numbers are objects

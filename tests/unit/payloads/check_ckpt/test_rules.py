@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from remoterun.catalog import Catalog
 from remoterun.payloads.check_ckpt.model import Found
-from remoterun.payloads.check_ckpt.rules.catalogue import MANY, RULES, bounded, next_step, severity, verdict
+from remoterun.payloads.check_ckpt.rules.catalogue import MANY, RULES, bounded, count, next_step, severity, verdict
 
 FOLDER = Path(__file__).resolve().parents[4] / "remoterun" / "payloads" / "check_ckpt"
 TEXTS = {
@@ -73,9 +73,12 @@ def test_the_verdict_is_the_worst_that_was_found(rules: list[str], unsupported: 
 @given(st.lists(st.sampled_from(["CK001", "CK012"]), max_size=70))
 def test_many_findings_of_a_kind_are_summed_up(rules: list[str]) -> None:
     found = [Found(rule, str(index), evidence={"nan": 1}) for index, rule in enumerate(rules)]
-    told = list(bounded(found))
+    told = bounded(found)
     assert len(told) <= 2 * (MANY + 1)
     for rule in set(rules):
         group = [each for each in told if each.rule == rule]
         assert sum(int(str((each.evidence or {})["nan"])) for each in group) == rules.count(rule)
         assert all(severity(each) and next_step(each) for each in group)
+    assert sum(map(count, told)) == len(rules)
+    assert bounded(told) == told
+    assert sum(map(count, bounded([*told, *found]))) == 2 * len(rules)

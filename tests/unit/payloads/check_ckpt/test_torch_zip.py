@@ -280,6 +280,7 @@ def test_a_large_file_with_many_tensors_is_named_once_each(tmp_path: Path) -> No
     assert len(heard.findings) == 21
     assert heard.findings[-1]["data"]["more"] == 80
     assert heard.findings[-1]["evidence"]["nan"] == 160
+    assert audit(tmp_path, rules={"ignore": ["CK001"]}).record["ignored"] == {"CK001": 100}
 
 
 @pytest.mark.parametrize("name", ["c.pt", "c.jit"])
