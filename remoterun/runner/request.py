@@ -8,6 +8,7 @@ import marshal
 import struct
 import zipfile
 import zlib
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from os import urandom
 from typing import TYPE_CHECKING, Final
@@ -216,9 +217,9 @@ class Request:
 
 
 def _modules(data: bytes) -> dict[str, tuple[bool, str, int, int]]:
-    """Find the Python files of a zip that compresses nothing."""
+    """Find the Python files of a zip that compresses nothing; none in what is no zip, as its target will say."""
     found = {}
-    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+    with suppress(zipfile.BadZipFile), zipfile.ZipFile(io.BytesIO(data)) as archive:
         for member in archive.infolist():
             if member.filename.endswith(".py"):
                 *folders, last = member.filename[:-3].split("/")

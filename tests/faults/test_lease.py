@@ -144,7 +144,7 @@ def test_the_output_of_a_program_is_whole_over_several_connections(tmp_path: Pat
     with nothing_left() as run_id:
         run = asyncio.run(follow(run_id))
     (outcome,) = run.outcomes
-    assert outcome.status is Status.OK
+    assert outcome.status is Status.OK, outcome.error
     assert heard == b"".join(b"%d\n" % (n + 1) for n in range(30000))
     assert outcome.connections > 1
 

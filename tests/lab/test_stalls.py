@@ -208,7 +208,9 @@ def test_a_stall_ends_with_its_own_limit(ended: Ended, name: str, way: str) -> N
     limit = getattr(stall.limits, stall.limit)
     assert outcome.error is not None
     assert outcome.error.code == f"{stall.limit}_timeout"
-    assert outcome.error.limit == LimitHit(name=stall.limit, value_s=limit, key=f"limits.{stall.limit}")
+    assert outcome.error.limit == LimitHit(
+        name=stall.limit, value_s=limit, key=f"limits.{stall.limit}", set_by="default"
+    )
     assert outcome.error.hint == CODES[outcome.error.code].hint != ""
     assert limit <= outcome.timings_s["total"] < limit + _SLACK_S
     assert way != "at the jump host" or "jump host" in outcome.error.message
