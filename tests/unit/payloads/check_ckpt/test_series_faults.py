@@ -14,7 +14,7 @@ from torch import nn
 from tests.unit.payloads.check_ckpt.support import audit, save, settle
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from tests.unit.payloads.check_ckpt.support import Heard
@@ -49,10 +49,20 @@ def _trained(rates: tuple[float, ...], dtype: torch.dtype, width: int) -> list[d
         layer.weight.data *= 1 + 0.4 * number
     model = nn.Sequential(*layers).to(dtype)
     groups = [{"params": layer.parameters(), "lr": rate} for layer, rate in zip(layers, rates, strict=True)]
-    optimizer = torch.optim.AdamW(groups)
+    return _saves(model, torch.optim.AdamW(groups), torch.empty(16, width, dtype=dtype))
+
+
+def _saves(
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    like: torch.Tensor,
+    before_step: Callable[[int], None] = lambda step: None,
+) -> list[dict[str, Any]]:
+    """Train on inputs like these, and return what is saved on the way."""
     saved = []
     for step in range(1, _STEPS[-1] + 1):
-        inputs = torch.randn(16, width, dtype=dtype)
+        before_step(step)
+        inputs = torch.randn_like(like)
         optimizer.zero_grad()
         (model(inputs) - inputs.sin()).pow(2).mean().backward()
         optimizer.step()
@@ -252,17 +262,11 @@ def _trained_by_hand(lowest: float) -> list[dict[str, Any]]:
     torch.manual_seed(0)
     model = nn.Sequential(*(nn.Linear(_WIDTH, _WIDTH) for _ in range(4)))
     optimizer = torch.optim.AdamW(model.parameters())
-    saved = []
-    for step in range(1, _STEPS[-1] + 1):
+
+    def set_rate(step: int) -> None:
         optimizer.param_groups[0]["lr"] = lowest if step in _STEPS else 3e-3
-        inputs = torch.randn(16, _WIDTH)
-        optimizer.zero_grad()
-        (model(inputs) - inputs.sin()).pow(2).mean().backward()
-        optimizer.step()
-        if step in _STEPS:
-            state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step}
-            saved.append(copy.deepcopy(state))
-    return saved
+
+    return _saves(model, optimizer, torch.empty(16, _WIDTH), set_rate)
 
 
 def test_an_element_with_a_rate_of_its_own_may_go_far_alone(tmp_path: Path) -> None:
