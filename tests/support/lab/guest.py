@@ -216,8 +216,11 @@ class Guest:
     # --- life
 
     def start(self) -> None:
-        """Start it and return when it runs."""
+        """Start it and return when it runs all that it has of its own."""
         self.host.call("lxc-start", "-n", str(self.ctid), "-d")
+        if self.spec.rootfs == "machine":
+            # Until its init has started its sleep, whoever enters is process 2, and a freeze comes before the sleep.
+            machine.wait_for(lambda: bool(machine.children_of(self.init_pid)), f"the sleep of guest {self.ctid}")
 
     def stop(self) -> None:
         """Kill it, as `pct stop` does; fine when it is not running."""
