@@ -58,14 +58,12 @@ class Conversation:
 
     def __init__(
         self,
-        job: Job,
         request: Request,
         session: Session,
         tell: Callable[[Event], None],
         deadline: float | None,
         dialogue: Dialogue,
     ) -> None:
-        self._job = job
         self._request = request
         self._session = session
         self._tell = tell
@@ -90,9 +88,14 @@ class Conversation:
         self._unacknowledged = 0
         self._collect_to = 0
         self.left = False
-        self.target = job.target.id
+        self.target = dialogue.job.target.id
         self.phase = Phase.ENTER
         self.marks: dict[str, float] = {"enter": self._entered_at}
+
+    @property
+    def _job(self) -> Job:
+        """Return what is done there; of what somebody else has planned, the target tells its limits."""
+        return self.dialogue.job
 
     @property
     def noise(self) -> Captured:
@@ -139,6 +142,11 @@ class Conversation:
         """Tell whether an end of this conversation is none of what it is about."""
         return self.dialogue.manner is Manner.COLLECT
 
+    @property
+    def _is_a_stranger(self) -> bool:
+        """Tell whether the run has nothing to do with our end: it is looked at, or was to be followed only now."""
+        return self.leaves_alone or (self.dialogue.manner is Manner.ATTACH and not self.dialogue.started)
+
     async def _say_goodbye(self, *, lost: bool = False) -> None:
         """Say that everything has arrived, or that nobody will come back: the target need not wait for its lease.
 
@@ -148,7 +156,7 @@ class Conversation:
 
         if self.dialogue.collector.result is not None:
             last = self._acknowledgement
-        elif lost or self.left or self.leaves_alone or self._overruled is not None or self.phase is Phase.ENTER:
+        elif lost or self.left or self._overruled is not None or self.phase is Phase.ENTER or self._is_a_stranger:
             return
         else:
             last = partial(self._request.frame, wire.CANCEL)

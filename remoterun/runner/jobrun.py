@@ -26,8 +26,9 @@ if TYPE_CHECKING:
 _DIAGNOSE_S: Final = 5.0
 _BACKOFF_S: Final = 0.2
 _LONGEST_BACKOFF_S: Final = 5.0
-# What no further try changes.
-_FINAL: Final = frozenset({"host_key_unknown", "host_key_changed", "auth_failed", "lease_expired", "taken_over"})
+# What a target says of a run that has no outcome for us; and what else no further try changes.
+_OVER: Final = frozenset({"lease_expired", "taken_over"})
+_FINAL: Final = _OVER | {"host_key_unknown", "host_key_changed", "auth_failed"}
 # What may be another the next time, where a target was entered before; and every code of a host that was not reached.
 _PASSING: Final = frozenset({"connection_lost", "enter_timeout", "enter_failed", "interpreter_broken"})
 _GONE: Final = (
@@ -53,7 +54,6 @@ class JobRun:
         use_cache: bool,
         keep: Keep,
     ) -> None:
-        self._job = job
         self._key = key
         self._packed = packed
         self._use_cache = use_cache
@@ -66,6 +66,11 @@ class JobRun:
         self._dialogue = Dialogue(job, manner, vault.redactor, keep)
         self._conversation: Conversation | None = None
         self._heard_at = 0.0
+
+    @property
+    def _job(self) -> Job:
+        """Return what is done there, as far as that is known: of what somebody else has planned, its target tells."""
+        return self._dialogue.job
 
     async def outcome(self, pool: Pool) -> Outcome:
         """Run the job; every failure is a value."""
@@ -89,7 +94,7 @@ class JobRun:
     def _status_of(self, error: TargetError) -> Status:
         """Whoever only looks after a run learns nothing of it where the target can't be asked, or says too much."""
         dialogue = self._dialogue
-        if not (dialogue.manner.starts or dialogue.started or error.code in _FINAL):
+        if not (dialogue.manner.starts or dialogue.started or error.code in _OVER):
             return Status.RUNNING
         if dialogue.manner is Manner.COLLECT and dialogue.collector.short_of_room:
             return Status.RUNNING
@@ -169,7 +174,7 @@ class JobRun:
 
     def _explained(self, error: TargetError) -> TargetError:
         """Tell a run that its lease has ended from one that is gone though the lease is not over."""
-        lease = self._dialogue.job.limits.lease
+        lease = self._job.limits.lease
         if error.code != "lease_expired" or lease is None:
             return error
         if self._dialogue.collector.result is not None:
@@ -238,7 +243,7 @@ class JobRun:
                     attach=self._dialogue.attach(),
                     alone=self._dialogue.manner is Manner.LEAVE,
                 )
-                talk = Conversation(self._job, request, session, self._tell, self._deadline(), self._dialogue)
+                talk = Conversation(request, session, self._tell, self._deadline(), self._dialogue)
                 self._conversation = talk
                 self._control.enter(talk)
                 try:
@@ -282,7 +287,11 @@ class JobRun:
                 ) as session,
             ):
                 answer = await session.read()
-        except (TimeoutError, TargetError, SessionEnded):
+        except (OSError, TargetError, SessionEnded):  # a timeout among them
+            return error
+        except asyncio.CancelledError:
+            if not self._control.cancelled:
+                raise
             return error
         finally:
             self._control.leave()
@@ -323,7 +332,7 @@ class JobRun:
             status=status,
             phase=self._phase,
             error=error,
-            payload=payload_of(self._dialogue.job),
+            payload=payload_of(job),
             timings_s=self._clock.timings(),
         )
         if talk is None:

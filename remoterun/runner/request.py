@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import marshal
+import re
 import struct
 import zipfile
 import zlib
@@ -43,8 +44,9 @@ GRACE_S: Final = 5.0
 _SILENCE_S: Final = 45.0
 _BEAT_S: Final = 5.0
 _KEEP_PAYLOAD: Final = (512 * 1024, 512 * 1024)
-# Those that the target itself has an eye on.
+# Those that the target itself has an eye on, and what each can be in seconds: it is no friend who tells of them.
 _KEPT_LIMITS: Final = ("run", "stall", "lease")
+_LEAST_S, _MOST_S = 0.01, 1e14
 _KEEP_ALONE: Final = (4 << 20, 4 << 20)
 # Bytes of messages that wait on the target to be acknowledged before the payload has to, and bytes that it keeps at
 # all. A run that goes on without us has room for everything that an outcome may hold.
@@ -53,6 +55,7 @@ _SPOOL_ALONE: Final = (96 << 20, 96 << 20)
 _CONTROLLER_STREAM: Final = 0
 # Bytes in front of a member's name, which its data follow.
 _ZIP_HEADER: Final = 30
+_LONGEST_TOLD: Final = 500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -275,12 +278,32 @@ def described(job: Job, about: object) -> Job:
     try:
         value = json.loads(str(about))
         ref, limits = value["payload"], value["limits"]
-        known = {name: None if limits[name] is None else float(limits[name]) for name in _KEPT_LIMITS}
+        known = {name: None if limits[name] is None else _seconds(limits[name]) for name in _KEPT_LIMITS}
         payload = None
         if ref is not None:
             version = None if ref["version"] is None else str(ref["version"])[:64]
-            payload = PayloadRef(name=str(ref["name"])[:200], version=version, sha256=str(ref["sha256"])[:64])
+            payload = PayloadRef(name=str(ref["name"])[:200], version=version, sha256=_hash(ref["sha256"]))
         work = OtherWork(payload=payload, streams=value["streams"] is True)
-        return replace(job, work=work, fail_on=Severity(value["fail_on"]), limits=job.limits.merged(known))
+        return replace(
+            job,
+            work=work,
+            fail_on=Severity(value["fail_on"]),
+            limits=job.limits.merged(known),
+            # Whoever planned it knows where they were set.
+            limits_set_by={**job.limits_set_by, **dict.fromkeys(_KEPT_LIMITS, "")},
+        )
     except (TypeError, KeyError, ValueError, RecursionError) as error:
-        raise ValueError(f"{type(error).__name__}: {error}") from error
+        raise ValueError(f"{type(error).__name__}: {error}"[:_LONGEST_TOLD]) from error
+
+
+def _hash(value: object) -> str:
+    # Documents promise that it is one.
+    if not isinstance(value, str) or re.fullmatch("[0-9a-f]{64}", value) is None:
+        raise ValueError("the hash of the payload is none")
+    return value
+
+
+def _seconds(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not _LEAST_S <= value <= _MOST_S:
+        raise ValueError("a limit is no number of seconds that can be one")
+    return float(value)

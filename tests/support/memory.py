@@ -26,6 +26,7 @@ from remoterun.model import (
     PayloadRef,
     PayloadWork,
     Target,
+    Work,
 )
 from remoterun.remote import wire
 from remoterun.runner.conversation import Conversation
@@ -164,13 +165,14 @@ def make_scene(
     total_at: float | None = None,
     manner: Manner = Manner.FOLLOW,
     keep: Keep | None = None,
+    work: Work | None = None,
 ) -> Scene:
     ref = PayloadRef(name="look", version="1.0.0", sha256=hashlib.sha256(data).hexdigest())
-    work = PayloadWork(pack=Pack(ref=ref, data=data, entry="look:run"), params={})
+    work = work or PayloadWork(pack=Pack(ref=ref, data=data, entry="look:run"), params={})
     job = Job(target=TARGET, step=0, work=work, limits=limits or Limits())
     request = Request(job, "key", Packed(), use_cache=True)
     session = MemorySession()
     events: list[Event] = []
     dialogue = Dialogue(job, manner, NO_SECRETS.redactor, keep)
-    talk = Conversation(job, request, session, events.append, total_at, dialogue)
+    talk = Conversation(request, session, events.append, total_at, dialogue)
     return Scene(session, request, talk, events)

@@ -12,7 +12,7 @@ import pytest
 
 from remoterun.errors import TargetError
 from remoterun.events import RecordArrived, TargetMoved
-from remoterun.model import Captured, Limits, Manner, Phase, Status
+from remoterun.model import Captured, Limits, Manner, OtherWork, Phase, Status
 from remoterun.remote import wire
 from remoterun.transports import ConnectionLost, Exit, SessionEnded
 from tests.support.memory import BIG, Scene, make_scene, run, without_memory
@@ -26,6 +26,13 @@ async def _drip(every: float, times: int, drop: Callable[[], None]) -> None:
 
 def _now() -> float:
     return asyncio.get_running_loop().time()
+
+
+def _attached(scene: Scene, limits: str, payload: str = "null") -> None:
+    """Let a target tell of a run that somebody else has planned: of its limits and its payload, as JSON has them."""
+    about = f'{{"payload": {payload}, "streams": true, "fail_on": "suspect", "limits": {limits}}}'
+    scene.say(wire.HELLO)
+    scene.say(wire.ATTACHED, {"first": 0, "count": 0, "about": about})
 
 
 # --- the way it should go ---
@@ -97,6 +104,47 @@ def test_a_target_that_runs_is_pinged() -> None:
         await drip
         # An acknowledgement is a sign of life as well.
         assert scene.heard() == [wire.PACK, wire.ACK, *[wire.PING] * 3, wire.ACK]
+
+    run(work())
+
+
+def test_whoever_follows_the_run_of_another_machine_goes_by_its_limits() -> None:
+    async def work() -> None:
+        scene = make_scene(manner=Manner.ATTACH, work=OtherWork())
+        _attached(scene, '{"run": null, "stall": null, "lease": 3.0}')
+        hours = 8 * 3600
+        drip = asyncio.create_task(_drip(20, hours // 20, lambda: scene.say(wire.HEARTBEAT)))
+        asyncio.get_running_loop().call_later(hours, scene.result)
+        begun = _now()
+        await scene.talk.run()
+        await drip
+        assert _now() - begun == pytest.approx(hours)
+        assert scene.talk.dialogue.collector.judge() is Status.OK
+        # Several times within its lease.
+        assert scene.heard().count(wire.PING) == pytest.approx(hours, rel=0.01)
+
+    run(work())
+
+
+@pytest.mark.parametrize("lease", ["0", "-1", "1e-9", "1e999", "NaN", "true", '"5"', "1" + "0" * 400])
+def test_no_lease_that_a_target_makes_up_costs_more_than_its_own_outcome(lease: str) -> None:
+    async def work() -> None:
+        scene = make_scene(manner=Manner.ATTACH, work=OtherWork())
+        _attached(scene, f'{{"run": null, "stall": null, "lease": {lease}}}')
+        asyncio.get_running_loop().call_later(10, scene.result)
+        error = await scene.refusal()
+        assert error.code == "result_damaged"
+        assert scene.heard() == []
+
+    run(work())
+
+
+def test_a_target_can_not_make_up_a_payload_that_no_document_may_name() -> None:
+    async def work() -> None:
+        scene = make_scene(manner=Manner.ATTACH, work=OtherWork())
+        limits = '{"run": null, "stall": null, "lease": 5}'
+        _attached(scene, limits, '{"name": "look", "version": "1.0.0", "sha256": "no hash"}')
+        assert (await scene.refusal()).code == "result_damaged"
 
     run(work())
 

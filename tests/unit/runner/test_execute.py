@@ -178,6 +178,33 @@ def test_an_interpreter_that_never_answers_meets_its_limit(tmp_path: Path) -> No
     assert (outcome.status, outcome.error.code) == (Status.TIMEOUT, "enter_timeout")
 
 
+def test_a_look_at_a_guest_that_gave_no_answer_ends_with_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked = tmp_path / "looked"
+    for name, script in (("lxc-attach", "exec sleep 60"), ("lxc-info", f"touch {looked}; exec sleep 60")):
+        (tmp_path / name).write_text(f"#!/bin/sh\n{script}\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    where = Target(id="here/box", host=HOST, guest="box", hop="lxc")
+    silent = Job(target=where, step=0, work=FINE, limits=Limits(enter=0.3))
+    control = Control()
+
+    async def work(run_id: str) -> Run:
+        plan = Plan(run_id=run_id, playbook="p", playbook_sha256=None, jobs=(silent, _job("a", FINE)), use_cache=False)
+        going = asyncio.create_task(execute(plan, lambda event: None, control))
+        while not looked.exists():  # noqa: ASYNC110 - a program says so
+            await asyncio.sleep(0.01)
+        control.cancel()
+        return await going
+
+    with nothing_left() as run_id:
+        run = asyncio.run(work(run_id))
+    assert run.status is RunStatus.INTERRUPTED
+    # What was known by then is told.
+    assert [outcome.error and outcome.error.code for outcome in run.outcomes] == ["enter_timeout", None]
+
+
 @pytest.mark.parametrize(
     ("interpreter", "code"), [("/no/such/python", "interpreter_missing"), ("/bin/false", "interpreter_broken")]
 )
