@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Final
 
-from remoterun.api import Project
+from remoterun.api import Choice, Project
 from remoterun.cli.history import RunArgument, programs_of
 from remoterun.cli.options import Flags
 from remoterun.cli.output import tell
@@ -15,9 +14,13 @@ from remoterun.cli.perform import perform, print_kept
 from remoterun.cli.sharing import taking
 from remoterun.errors import ConfigError, Problem
 from remoterun.history import History, HistoryError, PlanError, default_folder
+from remoterun.inventory.selection import build_index
 from remoterun.model import Manner, OtherWork, Phase, RunStatus, Status
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
     from remoterun.history import Kept
     from remoterun.model import Outcome, Plan, Run
 
@@ -41,9 +44,10 @@ class GoingOnError(HistoryError):
 def attach(run: RunArgument, *, flags: Flags) -> int:
     """Follow a run that goes on without us, from its beginning to its end: one detached, or one whose process is gone.
 
-    Ctrl-C leaves it at work, for its lease; `remoterun cancel` ends it.
+    Ctrl-C leaves it at work, for its lease; `remoterun cancel` ends it. Exit status 3 where a target that could not be
+    reached, or was not chosen, is still at work.
     """
-    return _take_up(run, flags, Manner.ATTACH)[1]
+    return _unless_at_work(*_take_up(run, flags, Manner.ATTACH))
 
 
 @taking(Flags, *_FLAGS)
@@ -52,9 +56,7 @@ def collect(run: RunArgument, *, flags: Flags) -> int:
 
     Exit status 3 while a target is still at work.
     """
-    found, status = _take_up(run, flags, Manner.COLLECT)
-    at_work = any(outcome.status is Status.RUNNING for outcome in found.outcomes)
-    return RunStatus.INCOMPLETE.exit_code if at_work else status
+    return _unless_at_work(*_take_up(run, flags, Manner.COLLECT))
 
 
 @taking(Flags, *_FLAGS)
@@ -77,39 +79,41 @@ def _may_go_on(outcome: Outcome) -> bool:
     return outcome.status in _UNKNOWN and outcome.phase is not Phase.PLAN and outcome.survivors != 0
 
 
-def _is_chosen(outcome: Outcome, patterns: list[str]) -> bool:
-    names = (outcome.target, outcome.name or outcome.target)
-    return any(fnmatchcase(name, pattern) for name in names for pattern in patterns)
+def _unless_at_work(run: Run, status: int) -> int:
+    """Return the exit status of whoever waits for a run: that it goes on is no end."""
+    return RunStatus.INCOMPLETE.exit_code if run.status is RunStatus.DETACHED else status
 
 
 def _take_up(name: str, flags: Flags, manner: Manner) -> tuple[Run, int]:
     """Go to the targets that have no outcome yet, or those chosen of them; what is known of the others stays."""
+    choice = flags.choice()
     try:
         with History.open(default_folder()) as history:
             kept = history.find(name)
             if kept.running:
                 raise GoingOnError(f"run {kept.run_id} is followed by another process: press Ctrl-C there first")
-            earlier, plan = history.run(kept), _plan_of(history, kept, anything=bool(flags.on))
+            earlier, plan = history.run(kept), _plan_of(history, kept, anything=bool(choice.on))
     except HistoryError as error:
         if isinstance(error, GoingOnError | PlanError) or not _RUN_ID.fullmatch(name):
             raise
-        if not flags.on:
+        if not choice.on:
             raise HistoryError(f"{error}; if it was started on another machine, say where it runs: --on") from error
-        return _look_after(name, flags, manner)
+        return _look_after(name, flags, choice, manner)
     if plan is None:
-        return _look_after(kept.run_id, flags, manner, earlier)
+        return _look_after(kept.run_id, flags, choice, manner, earlier)
     if any(job.step for job in plan.jobs):
         raise HistoryError(f"run {kept.run_id} has several steps: `remoterun resume {kept.run_id}` goes on with it")
-    more = _beyond(earlier, plan, flags)
-    return perform(more, flags.showing(), manner=manner) if more else _go_on(earlier, plan, flags, manner)
+    more = _beyond(earlier, plan, flags, choice)
+    return perform(more, flags.showing(), manner=manner) if more else _go_on(earlier, plan, flags, choice, manner)
 
 
-def _go_on(earlier: Run, plan: Plan, flags: Flags, manner: Manner) -> tuple[Run, int]:
+def _go_on(earlier: Run, plan: Plan, flags: Flags, choice: Choice, manner: Manner) -> tuple[Run, int]:
     """Go to what a run that is known here has left open."""
     at_work = [outcome for outcome in earlier.outcomes if _is_open(outcome)]
-    wanted = [outcome for outcome in at_work if not flags.on or _is_chosen(outcome, flags.on)]
+    chosen = _chosen(plan, choice, flags.project)
+    wanted = [outcome for outcome in at_work if outcome.target in chosen]
     if at_work and not wanted:
-        raise ConfigError(Problem(path="--on", message=f"no target at work on run {plan.run_id} is called so"))
+        raise ConfigError(Problem(path="--on", message=f"no target at work on run {plan.run_id} is chosen"))
     if not wanted:
         tell(f"run {plan.run_id} is complete: every target has its outcome\n")
         print_kept(earlier, plan, flags.showing(), programs=programs_of(plan))
@@ -120,14 +124,43 @@ def _go_on(earlier: Run, plan: Plan, flags: Flags, manner: Manner) -> tuple[Run,
     )
 
 
-def _beyond(earlier: Run, plan: Plan, flags: Flags) -> Plan | None:
+def _chosen(plan: Plan, choice: Choice, project: Path | None) -> frozenset[str]:
+    """Return the ids of a plan's targets that are chosen, by what they were called then; groups are those of now.
+
+    Raises:
+        ConfigError: with every pattern that means none of them.
+    """
+    targets = list({job.target.id: job.target for job in plan.jobs}.values())
+    index = build_index(targets, {target.host.key: None for target in targets}, {})
+    problems: list[Problem] = []
+
+    def union(flag: str, patterns: Sequence[str]) -> frozenset[str]:
+        ids: frozenset[str] = frozenset()
+        for pattern in patterns:
+            try:
+                ids |= index.match(pattern)
+            except ConfigError as error:
+                group = index.everything.intersection(Project.load(project).inventory.groups.get(pattern, ()))
+                ids |= group
+                problems.extend(replace(each, path=flag) for each in (() if group else error.problems))
+        return ids
+
+    chosen = union("--on", choice.on) if choice.on else index.everything
+    chosen -= union("--not", choice.without)
+    chosen &= union("--and", choice.only) if choice.only else chosen
+    if problems:
+        raise ConfigError(problems)
+    return chosen
+
+
+def _beyond(earlier: Run, plan: Plan, flags: Flags, choice: Choice) -> Plan | None:
     """Of a run that another machine started, return where else it is to be looked after than was asked for before.
 
     None when that is nowhere else.
     """
-    if not flags.on or not all(isinstance(job.work, OtherWork) for job in plan.jobs):
+    if not choice.on or not all(isinstance(job.work, OtherWork) for job in plan.jobs):
         return None
-    chosen = Project.load(flags.project).plan_other(plan.run_id, flags.choice())
+    chosen = Project.load(flags.project).plan_other(plan.run_id, choice)
     ended = {outcome.target for outcome in earlier.outcomes if not _is_open(outcome)}
     jobs = tuple(job for job in chosen.jobs if job.target.id not in ended)
     known = {job.target.id for job in plan.jobs}
@@ -148,9 +181,11 @@ def _plan_of(history: History, kept: Kept, *, anything: bool) -> Plan | None:
         return None
 
 
-def _look_after(run_id: str, flags: Flags, manner: Manner, earlier: Run | None = None) -> tuple[Run, int]:
+def _look_after(
+    run_id: str, flags: Flags, choice: Choice, manner: Manner, earlier: Run | None = None
+) -> tuple[Run, int]:
     """Go to targets at work on a run of which no plan is known here: they know. Not to those with an outcome."""
-    plan = Project.load(flags.project).plan_other(run_id, flags.choice())
+    plan = Project.load(flags.project).plan_other(run_id, choice)
     ended = {outcome.target for outcome in (earlier.outcomes if earlier else ()) if not _is_open(outcome)}
     left = tuple(job for job in plan.jobs if job.target.id not in ended)
     if earlier is not None and not left:

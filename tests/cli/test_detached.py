@@ -100,6 +100,25 @@ def test_what_is_fetched_of_a_run_that_another_version_has_planned_is_kept(proje
     assert [outcome["records"] for outcome in whole.document["outcomes"]] == [[{"n": 1}]] * 2
 
 
+@pytest.mark.parametrize(
+    "words",
+    [("--not", "two"), ("--on", "all", "--and", "o*"), ("--on", "firsts"), ("--on", "-")],
+)
+def test_only_what_is_chosen_of_a_run_is_ended(project: Project, words: tuple[str, ...]) -> None:
+    run_id = detached(project)
+    # Of a run that is known here, what its targets were called then counts, and a group of the project as it is now.
+    with (project.folder / "inventory.yaml").open("a") as file:
+        file.write("groups: {firsts: [one]}\n")
+    ended = project.run("cancel", run_id, *words, "--output", "json", stdin=b"one\n" if "-" in words else b"")
+    assert statuses(ended)["one"] == "cancelled", ended.stderr
+    assert statuses(show(run_id)) == {"run": "detached", "one": "cancelled", "two": "running"}
+    strange = project.run("cancel", run_id, "--on", "two", "--not", "tow")
+    assert (strange.status, "did you mean two?" in strange.stderr) == (2, True), strange.stderr
+    over = project.run("cancel", run_id, "--on", "one")
+    assert (over.status, f"no target at work on run {run_id} is chosen" in over.stderr) == (2, True)
+    assert project.run("cancel", run_id, "--quiet", "--output", "json").status == 0
+
+
 def test_each_target_of_a_run_of_another_machine_is_kept_and_found_again(
     project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
