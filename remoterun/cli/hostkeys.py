@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import shlex
 import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from remoterun.api import Project, look_at_host_keys
+from remoterun.api import Choice, Project, look_at_host_keys
 from remoterun.cli.asking import Asker, can_ask
 from remoterun.cli.options import Flags, Format, no_junit
 from remoterun.cli.output import tell, write, write_json
@@ -39,7 +40,8 @@ def show(*, flags: Flags) -> int:
     Nothing is written, and nobody logs in but at jump hosts. Exit status 1: a key is new or has changed.
     """
     no_junit(flags.output)
-    found = _look(_hosts(flags, ("all",)), flags)
+    choice = flags.choice()
+    found = _look(_hosts(flags, choice, ("all",)), choice)
     return _tell(found, {}, flags.output)
 
 
@@ -58,12 +60,14 @@ def accept(
     no_junit(flags.output)
     if not flags.on:
         raise ConfigError(Problem(path="--on", message="name the hosts whose keys are to be trusted"))
-    hosts = _hosts(flags, ())
+    choice = flags.choice()
+    hosts = _hosts(flags, choice, ())
     written: dict[str, str] = {}
     refused: set[str] = set()
     while True:
-        found = _look(hosts, flags)
-        new = [item for item in found if item.state == "new" and _name(item) not in refused]
+        found = _look(hosts, choice)
+        # One that is new all the same after it was written down was written to where nothing is kept.
+        new = [item for item in found if item.state == "new" and _name(item) not in {*refused, *written}]
         if new and not yes and not can_ask():
             raise _nobody_to_ask(new)
         for item in new:
@@ -76,17 +80,17 @@ def accept(
             return _tell(found, written, flags.output)
 
 
-def _hosts(flags: Flags, default: Sequence[str]) -> list[Host]:
-    targets = Project.load(flags.project).select(flags.choice(), default)
+def _hosts(flags: Flags, choice: Choice, default: Sequence[str]) -> list[Host]:
+    targets = Project.load(flags.project).select(choice, default)
     hosts = [*dict.fromkeys(target.host for target in targets if target.host.transport == "ssh")]
     if not hosts:
         raise ConfigError(Problem(path="--on", message="none of these targets is reached by SSH"))
     return hosts
 
 
-def _look(hosts: Sequence[Host], flags: Flags) -> list[HostKeys]:
+def _look(hosts: Sequence[Host], choice: Choice) -> list[HostKeys]:
     async def look() -> list[HostKeys]:
-        connect = Limits().merged(flags.choice().limits).connect
+        connect = Limits().merged(choice.limits).connect
         return await look_at_host_keys(hosts, connect, Asker() if can_ask() else None)
 
     return asyncio.run(look())
@@ -169,8 +173,8 @@ def _remedy(item: HostKeys) -> str:
         return "Find out why. If the host was reinstalled, change `host_key` in the inventory."
     name, port = item.place
     place = f"[{name}]:{port}" if port else name
-    files = " ".join(f"ssh-keygen -R '{place}' -f {file};" for file in item.files[:1])
-    return f"Find out why. If the host was reinstalled: {files} then accept the new key."
+    files = "".join(f"{shlex.join(('ssh-keygen', '-R', place, '-f', file))}; " for file in item.files[:1])
+    return f"Find out why. If the host was reinstalled: {files}then accept the new key."
 
 
 def _document(item: HostKeys, written: str | None) -> dict[str, Json]:

@@ -133,6 +133,7 @@ def test_accepting_makes_a_host_known(sshd: StartSshd, keys: Keys, fleet: Fleet)
 
 def test_a_changed_key_is_not_accepted_and_the_remedy_works(sshd: StartSshd, keys: Keys, fleet: Fleet) -> None:
     server = sshd()
+    fleet.known = fleet.known.with_name("what is known")
     fleet.add("box", server)
     fleet.know(server, "other")
     status, found = fleet.look("accept", "--on", "box", "--yes")
@@ -142,6 +143,20 @@ def test_a_changed_key_is_not_accepted_and_the_remedy_works(sshd: StartSshd, key
     subprocess.run(["/bin/sh", "-c", command], check=True, capture_output=True)
     status, found = fleet.look("accept", "--on", "box", "--yes")
     assert (status, found["box"]["state"]) == (0, "known")
+
+
+def test_a_key_that_is_kept_nowhere_is_accepted_once_and_stays_new(sshd: StartSshd, fleet: Fleet) -> None:
+    fleet.known = Path(os.devnull)
+    fleet.add("box", sshd())
+    status, found = fleet.look("accept", "--on", "box", "--yes")
+    assert (status, found["box"]["state"], found["box"]["written_to"]) == (1, "new", os.devnull)
+
+
+def test_hosts_are_read_from_standard_input(sshd: StartSshd, fleet: Fleet) -> None:
+    fleet.add("one", sshd())
+    fleet.add("two", sshd())
+    result = fleet.project.run("hostkeys", "show", "--on", "-", "--output", "json", stdin=b"two\n")
+    assert [item["host"] for item in result.document["hosts"]] == ["two"]
 
 
 def test_jump_hosts_come_first(sshd: StartSshd, fleet: Fleet) -> None:
