@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
-from typing import Annotated
+from typing import Annotated, TextIO
 
 import typer
 
@@ -12,13 +12,13 @@ from remoterun.api import new_run_id
 from remoterun.cli import completing
 from remoterun.cli.fitting import write_rows
 from remoterun.cli.options import Flags, Format, OutputOption
-from remoterun.cli.output import tell, write, write_json
+from remoterun.cli.output import tell, use_color, write, write_json
 from remoterun.cli.perform import perform, print_kept, print_run
 from remoterun.cli.sharing import taking
-from remoterun.errors import ConfigError, Problem
+from remoterun.errors import ConfigError, Problem, clean
 from remoterun.history import History, HistoryError, Kept, default_folder
 from remoterun.history.database import project_name
-from remoterun.model import ExecWork, Json, Plan, RunStatus, ScriptWork, Status
+from remoterun.model import Captured, ExecWork, Json, Plan, RunStatus, ScriptWork, Status
 from remoterun.model.times import seconds_between
 
 SCHEMA = "remoterun/runs/1"
@@ -122,14 +122,24 @@ def show(run: RunArgument, *, flags: Flags) -> int:
     if programs and flags.output is Format.TABLE:
         for outcome in found.outcomes:
             if len(found.outcomes) > 1:
-                write(f"== {outcome.target}\n")
-            write(outcome.stdout.data)
-            sys.stderr.buffer.write(outcome.stderr.data)
+                write(f"== {clean(outcome.target)}\n")
+            write(_said(outcome.stdout, sys.stdout))
+            tell(_said(outcome.stderr, sys.stderr))
     if plan is None:
         print_run(found, flags.showing(), programs=programs)
     else:
         print_kept(found, plan, flags.showing(), programs=programs)
     return 0
+
+
+def _said(captured: Captured, stream: TextIO) -> str | bytes:
+    """Return what a program has said: byte for byte, but on a terminal only what was let through the first time."""
+    if not stream.isatty():
+        return captured.data
+    from remoterun.console.programs import TerminalFilter
+
+    safe = TerminalFilter(color=use_color(stream))
+    return safe.feed(captured.data) + safe.finish()
 
 
 @taking(Flags, "output", "file", "events", "quiet", "verbose")

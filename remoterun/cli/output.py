@@ -97,12 +97,15 @@ def settle_streams() -> None:
 # --- what commands write ----------------------------------------------------------------------------------------------
 
 
-def tell(text: str) -> None:
+def tell(text: str | bytes) -> None:
     """Write to standard error, if that can be written at all; after a signal, not to a reader that takes nothing."""
     if signals.hurried() and not signals.room_comes(2):
         return
     with suppress(OSError, ValueError):
-        sys.stderr.write(text)
+        if isinstance(text, bytes):
+            sys.stderr.buffer.write(text)
+        else:
+            sys.stderr.write(text)
         sys.stderr.flush()
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import pty
 import re
 import shlex
 import subprocess
@@ -18,6 +17,7 @@ from remoterun.cli.app import command
 from remoterun.version import VERSION
 from tests.docs.generate import COMMANDS
 from tests.support.project import REMOTERUN, Project, Result, piped, remoterun, strict_json
+from tests.support.terminal import on_a_terminal
 
 INVENTORY = f"""\
 defaults: {{python: {sys.executable}}}
@@ -183,21 +183,6 @@ def test_inventory_list(project: Project) -> None:
     assert project.run("inventory", "check").stdout.decode().endswith(": ok, 1 target, 0 playbooks, 3 payloads\n")
     document = project.run("inventory", "list", "--output", "json").document
     assert [target["id"] for target in document["targets"]] == ["here"]
-
-
-def on_a_terminal(argv: list[str], columns: int, stream: str = "stdout") -> str:
-    """Run a command one of whose streams is a terminal, and return what that shows."""
-    ours, theirs = pty.openpty()
-    out, err = (theirs if name == stream else subprocess.DEVNULL for name in ("stdout", "stderr"))
-    with subprocess.Popen(argv, stdout=out, stderr=err, env={**os.environ, "COLUMNS": str(columns)}):
-        os.close(theirs)
-        shown = b""
-        try:
-            while piece := os.read(ours, 4096):
-                shown += piece
-        except OSError:  # what a terminal says when nobody has it open any more
-            os.close(ours)
-    return shown.decode().replace("\r\n", "\n")
 
 
 @pytest.mark.parametrize(

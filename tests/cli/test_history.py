@@ -20,6 +20,7 @@ from tests.support.homes import keep_state_in
 from tests.support.programs import lacking
 from tests.support.project import REMOTERUN, Project, piped, remoterun, strict_json
 from tests.support.started import Started
+from tests.support.terminal import on_a_terminal
 
 INVENTORY = f"""\
 defaults: {{python: {sys.executable}}}
@@ -224,6 +225,29 @@ def test_what_a_program_said_is_shown_again(project: Project) -> None:
     done = remoterun("show", "last")
     assert done.stdout == first.stdout == b"a\n\xff"
     assert done.stderr.startswith("b\n")
+
+
+@pytest.mark.parametrize("stream", ["stdout", "stderr"])
+def test_a_terminal_obeys_nothing_of_what_a_program_said(project: Project, stream: str) -> None:
+    said = r"printf '\033]0;title\007\033[2J\033[31mred\033[0m\n\033[8mhidden'"
+    command = f"{said} >&{1 if stream == 'stdout' else 2}"
+    assert project.run("exec", "--on", "one", "--", "/bin/sh", "-c", command).status == 0
+    again = getattr(remoterun("show", "last"), stream)
+    assert "\x1b]0;title" in (again.decode() if isinstance(again, bytes) else again)
+    shown = on_a_terminal([*REMOTERUN, "show", "last"], stream=stream)
+    assert re.sub(r"\x1b\[[0-9;]*m", "", shown) == "red\nhidden"
+
+
+def test_what_a_program_said_is_shown_where_nobody_reads_the_errors(project: Project) -> None:
+    assert project.run("exec", "--on", "one", "--", "/bin/sh", "-c", "echo a; seq 100000 >&2").status == 0
+    done = subprocess.run(
+        ["bash", "-c", 'exec "$@" 2> >(exec head -c 1 >/dev/null)', "-", *REMOTERUN, "show", "last"],
+        capture_output=True,
+        timeout=60,
+        check=False,
+        env={name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"},
+    )
+    assert (done.returncode, done.stdout) == (0, b"a\n")
 
 
 def test_runs_are_listed_and_forgotten(project: Project) -> None:

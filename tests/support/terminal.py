@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import pty
 import re
+import subprocess
 from typing import Final
 
 _TOKEN: Final = re.compile(r"\x1b\[(?P<parameters>[0-9;?]*)(?P<final>[A-Za-z])|(?P<char>.)", re.DOTALL)
@@ -75,3 +78,18 @@ class Terminal:
         self._row, self._column = row, column
         while len(self._rows) <= row:
             self._rows.append("")
+
+
+def on_a_terminal(argv: list[str], columns: int = 80, stream: str = "stdout") -> str:
+    """Run a command one of whose streams is a terminal, and return what that shows."""
+    ours, theirs = pty.openpty()
+    out, err = (theirs if name == stream else subprocess.DEVNULL for name in ("stdout", "stderr"))
+    with subprocess.Popen(argv, stdout=out, stderr=err, env={**os.environ, "COLUMNS": str(columns)}):
+        os.close(theirs)
+        shown = b""
+        try:
+            while piece := os.read(ours, 4096):
+                shown += piece
+        except OSError:  # what a terminal says when nobody has it open any more
+            os.close(ours)
+    return shown.decode().replace("\r\n", "\n")
