@@ -306,7 +306,7 @@ def _columns(items: Sequence[Json], width: int) -> list[str]:
     The last column is wrapped where that makes room for the others.
     """
     objects = [item for item in items if isinstance(item, dict)]
-    keys = list(objects[0])
+    keys = list(objects[0]) if objects else []
     if not keys or len(objects) < max(len(items), 2) or any(list(item) != keys for item in objects):
         return []
     grid = [

@@ -189,6 +189,11 @@ def test_objects_without_keys_are_no_table() -> None:
     assert any(line.split()[:1] == ["disks"] for line in lines_of(ok("kpro6/200", record)))
 
 
+def test_a_list_of_all_kinds_is_told_whatever_stands_where() -> None:
+    lines = lines_of(ok("here", {"kind": "mix", "parts": [*range(16), {"name": "last"}]}))
+    assert [line.split()[-1] for line in lines if line.startswith("  ")][-2:] == ["15", "all"]
+
+
 def test_the_summary_says_where_to_resume() -> None:
     best: dict[str, Json] = {"kind": "summary", "resume_from": "step_4001"}
     none: dict[str, Json] = {"kind": "summary", "resume_from": None}
