@@ -31,7 +31,7 @@ from remoterun.secrets import NO_SECRETS
 from remoterun.transports.session import Capture
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from remoterun.secrets import Redactor
 
@@ -41,6 +41,13 @@ _MAX_LOG: Final = 1000
 # What these hold is counted and compared here, and shown nowhere.
 _NUMBERS: Final = frozenset({wire.RESULT, wire.HEARTBEAT})
 _VERDICT_RANK: Final = {"suspect": 1, "unsupported": 1, "bad": 2}
+# All that is looked at of these messages, however much more a target puts into them.
+_OF_RESULT: Final = (
+    *("cause", "done", "exit_status", "survivors", "records", "hash", "stdout_total", "stderr_total"),
+    *("removed", "freed"),
+)
+_OF_ERROR: Final = ("kind", "message", "type", "hint")
+_LONGEST: Final = 4000
 # What a target may name as its problem; anything else it says is taken as damage.
 _TARGET_CODES: Final = frozenset(
     {
@@ -181,13 +188,13 @@ class Collector:
         self.facts = {str(key)[:64]: _short(item) for key, item in list(value.items())[:32]}
 
     def _problem(self, value: dict[str, Json]) -> None:
-        code, message = value.get("code"), str(value.get("message", ""))[:4000]
+        code, message = value.get("code"), str(value.get("message", ""))[:_LONGEST]
         if isinstance(code, str) and code in _TARGET_CODES:
             hint = advice.not_started(self._job, message) if code == "start_failed" else None
             raise TargetError(code, message, hint=hint and self._redactor.text(hint))
         if code == _RUNS_ALREADY:
             raise TargetError("connection_lost", message)
-        raise TargetError("result_damaged", f"the target named a problem that does not exist: {code!r}"[:4000])
+        raise TargetError("result_damaged", f"the target named a problem that does not exist: {code!r}"[:_LONGEST])
 
     def _started(self, value: dict[str, Json]) -> None:
         self.resumable = value.get("resumable") is True
@@ -223,7 +230,7 @@ class Collector:
     def _finding(self, value: dict[str, Json], body: bytes) -> None:
         severity, data = value.get("severity"), value.get("data")
         if not isinstance(severity, str) or severity not in set(Severity):
-            raise TargetError("result_damaged", f"a finding came with the severity {severity!r}"[:4000])
+            raise TargetError("result_damaged", f"a finding came with the severity {severity!r}"[:_LONGEST])
         size = memory_for(len(body), _containers(body))
         if not self._keep.findings.take(self._findings_bytes, size):
             most = f"{FINDINGS_IN_MEMORY >> 20} MiB"
@@ -255,7 +262,7 @@ class Collector:
         )
 
     def _logged(self, value: dict[str, Json]) -> Event | None:
-        text = str(value.get("text", ""))[:4000]
+        text = str(value.get("text", ""))[:_LONGEST]
         if len(self.log) >= _MAX_LOG or not self._keep.findings.take(self._findings_bytes, len(text)):
             return None
         self._findings_bytes += len(text)
@@ -263,13 +270,13 @@ class Collector:
         return Logged(target=self._job.target.id, step=self._job.step, text=text)
 
     def _said_error(self, value: dict[str, Json]) -> None:
-        self._error = self._error or value
+        self._error = self._error or _only(value, _OF_ERROR)
 
     def _beat(self, value: dict[str, Json]) -> None:
-        self.state = value
+        self.state = _only(value, ("state",))
 
     def _finished(self, value: dict[str, Json]) -> None:
-        self.result = value
+        self.result = _only(value, _OF_RESULT)
         if isinstance(self._job.work, CacheWork):
             counts: dict[str, Json] = {name: _number(value.get(name)) for name in ("removed", "freed")}
             self._shelf.keep({"kind": "cache", **counts})
@@ -362,7 +369,7 @@ class Collector:
             return TargetError("cancelled", "the run was cancelled while the payload ran")
         if cause in ("silence", "link"):
             return TargetError("lease_expired", "the target heard nothing from here and ended the payload")
-        return TargetError("result_damaged", f"the target names a cause that does not exist: {cause!r}"[:4000])
+        return TargetError("result_damaged", f"the target names a cause that does not exist: {cause!r}")
 
     def _doing(self) -> str:
         state = self.state.get("state")
@@ -370,7 +377,7 @@ class Collector:
         return f" (its processes were {meaning})" if meaning else ""
 
     def _told(self, error: Mapping[str, Json]) -> TargetError:
-        kind, message = error.get("kind"), str(error.get("message", ""))[:4000]
+        kind, message = error.get("kind"), str(error.get("message", ""))
         if kind == "nothing":
             said = error.get("hint")
             hint = said[:1000] if isinstance(said, str) else advice.nothing_found(self._job, message)
@@ -423,8 +430,17 @@ def _number(value: Json) -> float | None:
     return None
 
 
-def _short(value: Json) -> Json:
-    return value[:1000] if isinstance(value, str) else value if isinstance(value, (int, float)) else None
+def _short(value: Json, most: int = 1000) -> Json:
+    return value[:most] if isinstance(value, str) else value if isinstance(value, (int, float)) else None
+
+
+def _only(value: Mapping[str, Json], names: Iterable[str]) -> dict[str, Json]:
+    """Return these parts of a message, of which some may be missing: short ones, and words for lists and objects."""
+    parts = {name: value[name] for name in names if name in value}
+    return {
+        name: "a list or object" if isinstance(part, (list, dict)) else _short(part, _LONGEST)
+        for name, part in parts.items()
+    }
 
 
 def _containers(body: bytes) -> int:

@@ -457,6 +457,33 @@ def test_a_count_or_hash_that_differs_is_damage(changes: Mapping[str, Json]) -> 
     assert "1 records arrived" in error.message
 
 
+@pytest.mark.parametrize(
+    ("said", "changes", "code"),
+    [
+        ({"kind": "crash", "type": "x" * (4 << 20), "message": "y" * (4 << 20)}, {}, "payload_crashed"),
+        ({"kind": "nothing", "message": "m", "hint": "z" * (4 << 20)}, {}, "nothing_to_check"),
+        (None, {"records": "9" * (4 << 20)}, "result_damaged"),
+        (None, {"cause": "c" * (4 << 20)}, "result_damaged"),
+        (None, {"cause": []}, "result_damaged"),
+        (None, {"more": ["m" * (4 << 20)]}, None),
+    ],
+)
+def test_nothing_that_ends_a_run_can_be_large(
+    said: dict[str, Json] | None, changes: dict[str, Json], code: str | None
+) -> None:
+    sender = Sender()
+    if said is not None:
+        sender.say(wire.ERROR, said)
+    sender.say(wire.HEARTBEAT, {"state": "S" * (4 << 20)})
+    sender.result(**changes)
+    if code is None:
+        assert sender.collector.judge() is Status.OK
+    else:
+        error = _refusal(sender.collector)
+        assert (error.code, len(error.message) + len(error.hint) < 20_000) == (code, True)
+    assert len(json.dumps([sender.collector.result, sender.collector.state])) < 20_000
+
+
 def test_a_record_that_changed_on_its_way_is_damage() -> None:
     sender = Sender()
     sender.say(wire.RECORD, {"n": 1})
