@@ -140,10 +140,10 @@ class Project:
         if "root" in {**choice.values, **choice.params}:
             raise ConfigError(Problem(path="--set root", message="is what the paths say: name the folder there"))
         flags = (choice.overrides or Overrides()).checked()
-        playbook = Playbook(name=CHECK, steps=(Step(payload=CHECK, fail_on=fail_on),))
+        # No connection can be lost here: who ends the audit, in whatever way, wants it ended.
+        playbook = Playbook(name=CHECK, steps=(Step(payload=CHECK, fail_on=fail_on),), limits={"lease": None})
         # Two audits at a time would only share the disk, and take from whatever trains here.
-        # And no connection can be lost here: who ends the audit, in whatever way, wants it ended.
-        alone = replace(choice, targets_at_once=1, limits={"lease": None, **choice.limits})
+        alone = replace(choice, targets_at_once=1)
         return self._planned(playbook, alone, lambda: path_targets(paths, flags, var="checkpoints"))
 
     def _planned(self, playbook: Playbook, choice: Choice, select: Callable[[], Sequence[Target]]) -> Plan:
@@ -357,6 +357,8 @@ def _env_problems(env: Mapping[str, str]) -> list[Problem]:
 
 
 def _word_problems(work: Work) -> list[Problem]:
+    if isinstance(work, ExecWork) and not work.argv:
+        return [Problem(message="there is no program to run: its name is the first word of the command")]
     argv = work.argv if isinstance(work, ExecWork) else ()
     args = work.args if isinstance(work, ScriptWork) else ()
     words = [(f"word {index} of the command", word) for index, word in enumerate(argv)]

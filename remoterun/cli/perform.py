@@ -80,14 +80,17 @@ def detachable(plan: Plan, *, lease_given: bool) -> Plan:
             f"--detach leaves one step to itself; {steps}. Play it without --detach, or detach its payloads in turn: "
             f"remoterun play {payloads[0]} --detach, remoterun collect last, remoterun play {payloads[1]} --detach"
         )
-    jobs = plan.jobs if lease_given else tuple(_with_lease(job, DETACHED_LEASE_S) for job in plan.jobs)
+    jobs = plan.jobs if lease_given else tuple(map(_with_long_lease, plan.jobs))
     if any(job.limits.lease is None for job in jobs):
         raise ConfigError("--detach needs a lease: with none, a target ends its work when the connection ends")
     return replace(plan, jobs=jobs)
 
 
-def _with_lease(job: Job, lease_s: float) -> Job:
-    return replace(job, limits=replace(job.limits, lease=max(lease_s, job.limits.lease or 0.0)))
+def _with_long_lease(job: Job) -> Job:
+    if job.limits.lease is not None and job.limits.lease >= DETACHED_LEASE_S:
+        return job
+    limits = replace(job.limits, lease=DETACHED_LEASE_S)
+    return replace(job, limits=limits, limits_set_by={**job.limits_set_by, "lease": "--detach"})
 
 
 class _Performance:

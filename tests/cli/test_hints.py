@@ -118,3 +118,14 @@ def test_a_folder_that_is_named_is_where_an_inventory_is_missing(tmp_path: Path)
     (tmp_path / "bare/inventory.yaml").write_text("hosts: {}\n")
     told = here(tmp_path, "inventory", "list", "--project", "bare")
     assert "the inventory has none" in told.stderr
+
+
+def test_no_flag_is_named_as_the_place_of_a_limit_that_nobody_gave(project: Project) -> None:
+    (project.folder / "runs").mkdir()
+    checked = here(project.folder, "check", "runs", "--dry-run", "--output", "json").document["jobs"][0]
+    assert (checked["limits"]["lease"], checked["limits_set_by"]["lease"]) == ("none", "check-ckpt: limits.lease")
+    words = ("exec", "--on", "here", "--detach", "--dry-run", "--output", "json")
+    left = project.run(*words, "--", "true").document["jobs"][0]
+    assert (left["limits"]["lease"], left["limits_set_by"]) == ("24h", {"lease": "--detach"})
+    given = project.run(*words, "--lease", "5m", "--", "true").document["jobs"][0]
+    assert (given["limits"]["lease"], given["limits_set_by"]) == ("5m", {"lease": "--limit lease"})
