@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import warnings
-from os import PathLike, fsencode, fspath
+from os import PathLike, fsdecode, fsencode, fspath
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
 
 from remoterun.api.blocking import wait_for
 from remoterun.api.carry import carry_out
 from remoterun.api.project import Choice, Project
+from remoterun.errors import ConfigError, Problem
 from remoterun.events import OutcomeReady
-from remoterun.model import ExecWork, RuleChanges, ScriptWork, parse_duration
+from remoterun.model import ExecWork, RuleChanges, ScriptWork
+from remoterun.model.limits import read_limits
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping, Sequence
@@ -231,7 +233,8 @@ def arun_program(argv: Sequence[str | bytes], **options: Unpack[Options]) -> Run
         ConfigError: when anything in the project or the options is wrong; nothing was started then.
     """
     work = ExecWork(argv=tuple(map(fsencode, argv)))
-    return _running(options, project_of(options).plan_work(str(argv[0]), work, choice_of(options)))
+    name = fsdecode(argv[0]) if argv else ""
+    return _running(options, project_of(options).plan_work(name, work, choice_of(options)))
 
 
 def play(playbook: str | Playbook, **options: Unpack[Options]) -> Run:
@@ -265,21 +268,25 @@ def project_of(options: Options) -> Project:
 
 
 def choice_of(options: Options) -> Choice:
-    """Put options together as the planning takes them."""
+    """Put options together as the planning takes them.
+
+    Raises:
+        ConfigError: when a limit or the number of targets at once is none.
+    """
+    at_once = options.get("targets_at_once", 64)
+    if at_once < 1:
+        raise ConfigError(Problem(path="targets_at_once", message=f"{at_once} lets nothing begin: give 1 or more"))
     return Choice(
         on=tuple(options.get("on", ())),
         without=tuple(options.get("without", ())),
         only=tuple(options.get("only", ())),
         values=options.get("params", {}),
         rules=options.get("rules", RuleChanges()),
-        limits={
-            name: parse_duration(limit) if isinstance(limit, str) else limit
-            for name, limit in options.get("limits", {}).items()
-        },
+        limits=read_limits(options.get("limits", {}), "limits"),
         env=options.get("env", {}),
         secrets=options.get("secrets", {}),
         overrides=options.get("overrides"),
-        targets_at_once=options.get("targets_at_once", 64),
+        targets_at_once=at_once,
         use_cache=options.get("use_cache", True),
     )
 

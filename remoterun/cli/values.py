@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from remoterun.errors import ConfigError, Problem, nearest
 from remoterun.inventory.words import ENV_NAME, local_path
-from remoterun.model import LIMIT_NAMES, RuleChanges, SecretSource, Severity, parse_duration
+from remoterun.model import RuleChanges, SecretSource, Severity
+from remoterun.model.limits import read_limits
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -80,21 +81,7 @@ def limits(texts: Sequence[str] | None) -> Mapping[str, float | None]:
     Raises:
         ConfigError: for unknown names and bad durations, all at once.
     """
-    result: dict[str, float | None] = {}
-    problems: list[Problem] = []
-    for name, text in pairs(texts, "--limit").items():
-        if name not in LIMIT_NAMES:
-            problems.append(
-                Problem(path="--limit", message=f"there is no limit {name!r}; there are {', '.join(LIMIT_NAMES)}")
-            )
-            continue
-        try:
-            result[name] = parse_duration(text)
-        except ConfigError as error:
-            problems += [Problem(path=f"--limit {name}", message=problem.message) for problem in error.problems]
-    if problems:
-        raise ConfigError(problems)
-    return result
+    return read_limits(pairs(texts, "--limit"), "--limit")
 
 
 def word(text: str) -> bytes:

@@ -6,7 +6,7 @@ import re
 from dataclasses import field, fields, replace
 from typing import TYPE_CHECKING, Final, Self
 
-from remoterun.errors import ConfigError
+from remoterun.errors import ConfigError, Problem, show
 from remoterun.records import dataclass
 
 if TYPE_CHECKING:
@@ -73,7 +73,40 @@ class Limits:
         return replace(self, **nearer)
 
 
+LIMIT_NAMES: Final = tuple(item.name for item in fields(Limits))
 DEFAULT_LIMIT: Final = "default"
+# As much as a text can say.
+_MOST_S: Final = 1e14
+
+
+def read_limits(said: Mapping[str, object], place: str) -> dict[str, float | None]:
+    """Read limits by their names: texts as `parse_duration` takes them, seconds, or None for no limit.
+
+    Raises:
+        ConfigError: for every unknown name and everything that is no limit, at `place`.
+    """
+    limits: dict[str, float | None] = {}
+    problems: list[Problem] = []
+    for name, value in said.items():
+        if name not in LIMIT_NAMES:
+            message = f"there is no limit {name!r}; there are {', '.join(LIMIT_NAMES)}"
+            problems.append(Problem(path=place, message=message))
+            continue
+        try:
+            limits[name] = _seconds(value)
+        except ConfigError as error:
+            problems += [Problem(path=f"{place} {name}", message=problem.message) for problem in error.problems]
+    if problems:
+        raise ConfigError(problems)
+    return limits
+
+
+def _seconds(value: object) -> float | None:
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        if not 0 < value <= _MOST_S:
+            raise ConfigError(f"{show(value)} is not a number of seconds that can be a limit")
+        return float(value)
+    return None if value is None else parse_duration(value)
 
 
 def laid_limits(layers: Iterable[tuple[str, Mapping[str, float | None]]]) -> tuple[Limits, dict[str, str]]:
@@ -87,9 +120,6 @@ def laid_limits(layers: Iterable[tuple[str, Mapping[str, float | None]]]) -> tup
         limits = limits.merged(said)
         set_by.update({name: f"{place}{name}" for name in said})
     return limits, set_by
-
-
-LIMIT_NAMES: Final = tuple(item.name for item in fields(Limits))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -123,6 +124,31 @@ def test_variables_of_the_environment_follow_the_rule_of_the_inventory(how: str)
     )
     assert "holds a NUL character" in told["env ZERO"]
     assert "the kernel's limit is 131071" in told["env LONG"]
+
+
+@pytest.mark.usefixtures("project")
+@pytest.mark.parametrize(
+    ("options", "paths"),
+    [
+        (
+            {"limits": {"nope": 1, "run": -1, "stall": float("nan"), "idle": True, "total": "soon", "enter": 1e15}},
+            ["limits", "limits run", "limits stall", "limits idle", "limits total", "limits enter"],
+        ),
+        ({"targets_at_once": 0}, ["targets_at_once"]),
+    ],
+)
+def test_options_that_can_not_be_are_told_and_start_nothing(options: Any, paths: list[str]) -> None:
+    with pytest.raises(remoterun.ConfigError) as caught:
+        remoterun.play("hello", on=["trainer"], **options)
+    assert [problem.path for problem in caught.value.problems] == paths
+
+
+@pytest.mark.usefixtures("project")
+def test_a_program_may_be_named_in_bytes_and_has_to_be_named() -> None:
+    run = remoterun.run_program([b"printf", "x"], on=["trainer"], limits={"run": 5, "stall": None})
+    assert (run.playbook, run.outcomes[0].stdout.data) == ("printf", b"x")
+    with pytest.raises(remoterun.ConfigError, match="there is no program to run"):
+        remoterun.run_program([], on=["trainer"])
 
 
 @pytest.mark.usefixtures("project")
