@@ -108,7 +108,7 @@ def _signalled(argv: Sequence[str], error: SignalledError) -> int:
 
 
 def _bug(argv: Sequence[str], error: Exception) -> int:
-    """Say a bug of ours in one line and keep the traceback in a file of its own."""
+    """Say a bug of ours in one line and keep the traceback in a file of its own, or tell it where none can be made."""
     import tempfile
     import traceback
 
@@ -116,7 +116,11 @@ def _bug(argv: Sequence[str], error: Exception) -> int:
         said, traced = str(error), error.traceback
     else:
         said, traced = f"{type(error).__name__}: {error}", "".join(traceback.format_exception(error))
-    with tempfile.NamedTemporaryFile("w", prefix="remoterun-bug-", suffix=".txt", delete=False) as file:
-        file.write(traced)
-    message = f"a bug in remoterun: {said}; the traceback is in {file.name}"
-    return _end(argv, (Problem(message=message),), RunStatus.ERROR)
+    try:
+        with tempfile.NamedTemporaryFile(prefix="remoterun-bug-", suffix=".txt", delete=False) as file:
+            file.write(traced.encode("utf-8", "backslashreplace"))
+        where = f"in {file.name}"
+    except OSError:
+        tell(traced.encode("utf-8", "backslashreplace"))
+        where = "on standard error"
+    return _end(argv, (Problem(message=f"a bug in remoterun: {said}; the traceback is {where}"),), RunStatus.ERROR)

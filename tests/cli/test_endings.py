@@ -368,7 +368,7 @@ from remoterun.cli.guard import run
 
 class Broken:
     def main(self, args, *, prog_name, standalone_mode):
-        raise RuntimeError("broken on purpose")
+        raise RuntimeError("broken on purpose: \\udce4")
 
 sys.exit(run(["play", "hello", "--output", "json"], Broken()))
 """
@@ -383,3 +383,12 @@ def test_a_bug_is_one_line_and_a_file(tmp_path: Path) -> None:
     (path,) = tmp_path.iterdir()
     assert told.endswith(f" {path}\n")
     assert "broken on purpose" in path.read_text("utf-8")
+
+
+def test_a_bug_is_told_where_no_file_can_be_made() -> None:
+    full = f"import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))\n{BROKEN}"
+    done = subprocess.run([sys.executable, "-c", full], capture_output=True, timeout=60, check=False)
+    assert (done.returncode, strict_json(done.stdout)["status"]) == (4, "error")
+    told = done.stderr.decode().splitlines()
+    assert told[-1].endswith("the traceback is on standard error")
+    assert any("broken on purpose" in line for line in told[:-1])
