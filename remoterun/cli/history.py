@@ -68,7 +68,7 @@ def _row(kept: Kept) -> tuple[str, ...]:
     project = _end_of(project_name(kept.project) or "-")
     seconds = seconds_between(kept.started_at, kept.finished_at) if kept.finished_at else None
     took = "-" if seconds is None else human_seconds(seconds)
-    counts = ", ".join(counted(count, Status(status)) for status, count in sorted(kept.counts.items()))
+    counts = ", ".join(counted(count, status) for status, count in sorted(kept.counts.items()))
     missing = kept.jobs - sum(kept.counts.values())
     more = f"{missing} without an outcome"
     if kept.running or kept.status is RunStatus.DETACHED:
@@ -105,7 +105,7 @@ def _describe(kept: Kept) -> dict[str, Json]:
         "target": kept.target,
         "targets": kept.targets,
         "jobs": kept.jobs,
-        "counts": dict(kept.counts),
+        "counts": {status.value: count for status, count in kept.counts.items()},
     }
 
 

@@ -70,7 +70,7 @@ class Kept:
     target: str | None
     targets: int
     jobs: int
-    counts: Mapping[str, int]
+    counts: Mapping[Status, int]
 
 
 class History:
@@ -154,14 +154,15 @@ class History:
         finished_at: str | None,
         status: str | None,
     ) -> Kept:
-        counts = dict(
-            self._database.execute("SELECT status, count(*) FROM jobs WHERE run = ? GROUP BY status", (number,))
-        )
+        counted = self._database.execute(
+            "SELECT status, count(*) FROM jobs WHERE run = ? GROUP BY status", (number,)
+        ).fetchall()
         targets, first = self._database.execute(
             "SELECT count(DISTINCT target), min(target) FROM jobs WHERE run = ?", (number,)
         ).fetchone()
         with reading():
             known = None if status is None else RunStatus(status)
+            counts = {Status(each): count for each, count in counted if each is not None}
         return Kept(
             run_id=run_id,
             project=project,
@@ -172,8 +173,8 @@ class History:
             running=status is None and is_running(self._folder, run_id),
             target=first if targets == 1 else None,
             targets=targets,
-            jobs=sum(counts.values()),
-            counts={status: count for status, count in counts.items() if status is not None},
+            jobs=sum(count for _, count in counted),
+            counts=counts,
         )
 
     # --- one run ---

@@ -10,7 +10,7 @@ from remoterun.compare import Moment, Silence, Standing, State
 from remoterun.compare.seen import see
 from remoterun.compare.views import views
 from remoterun.history import index
-from remoterun.history.database import transaction
+from remoterun.history.database import reading, transaction
 from remoterun.model import Status
 from remoterun.records import dataclass
 
@@ -238,8 +238,9 @@ def _stops(database: sqlite3.Connection, target: int, most: int) -> Iterator[tup
         "CROSS JOIN runs ON runs.number = run WHERE target = ? ORDER BY run DESC LIMIT ?",
         (target, most),
     ):
-        moment = Moment(run_id=run_id, at=at)
-        yield number, Stop(run=moment, status=Status(status), checkpoints=checkpoints, newest=newest)
+        with reading():
+            known = Status(status)
+        yield number, Stop(run=Moment(run_id=run_id, at=at), status=known, checkpoints=checkpoints, newest=newest)
 
 
 _ENDED: Final = """

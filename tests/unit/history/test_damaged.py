@@ -66,6 +66,8 @@ def _told(folder: Path) -> list[bool]:
         ("UPDATE jobs SET outcome = (SELECT body FROM records LIMIT 1)", [True, True, False]),
         ("UPDATE records SET body = x'01'", [True, True, False]),
         ("UPDATE runs SET status = 'of-tomorrow'", [True, True, False]),
+        ("UPDATE jobs SET status = 'of-tomorrow'", [True, True, False]),
+        ("UPDATE entries SET status = 'of-tomorrow'", [False, False, True]),
         ("UPDATE wordings SET body = x'01'", [False, True, True]),
         ("UPDATE spells SET finding = '['", [False, True, True]),
         ("UPDATE spells SET finding = CAST(x'ff' AS TEXT)", [False, True, True]),
