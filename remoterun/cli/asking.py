@@ -28,10 +28,11 @@ class Asker:
         self._lock = asyncio.Lock()
 
     async def __call__(self, question: str) -> str | None:
-        """Return the answer, or None at the end of input. Cancelling leaves the terminal as it was."""
+        """Return the answer, or None where there is none any more. Cancelling leaves the terminal as it was."""
         async with self._lock:
-            with self._paused():
+            with self._paused(), suppress(termios.error):  # it is gone
                 return await _hidden_line(question, sys.stdin.fileno())
+        return None
 
 
 def can_ask() -> bool:
@@ -49,9 +50,14 @@ async def _hidden_line(question: str, terminal: int) -> str | None:
     line: asyncio.Future[bytes] = loop.create_future()
 
     def readable() -> None:
-        if not line.done():
-            with suppress(BlockingIOError):
-                line.set_result(os.read(terminal, _LONGEST))
+        if line.done():
+            return
+        try:
+            line.set_result(os.read(terminal, _LONGEST))
+        except BlockingIOError:
+            pass
+        except OSError:  # it is gone
+            line.set_result(b"")
 
     with _unseen(terminal):
         tell(question)
@@ -72,8 +78,12 @@ def _unseen(terminal: int) -> Iterator[None]:
     hidden[3] = before[3] & ~termios.ECHO
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 
+    def give_back() -> None:
+        with suppress(termios.error):  # it is gone
+            termios.tcsetattr(terminal, termios.TCSANOW, before)
+
     def show_and_pass_on(number: int, frame: FrameType | None) -> None:
-        termios.tcsetattr(terminal, termios.TCSANOW, before)
+        give_back()
         handler = handlers[signal.Signals(number)]
         if callable(handler):
             handler(number, frame)
@@ -85,7 +95,7 @@ def _unseen(terminal: int) -> Iterator[None]:
         termios.tcsetattr(terminal, termios.TCSAFLUSH, hidden)
         yield
     finally:
-        termios.tcsetattr(terminal, termios.TCSANOW, before)
+        give_back()
         for number, handler in handlers.items():
             if signal.getsignal(number) is show_and_pass_on:
                 signal.signal(number, handler)
