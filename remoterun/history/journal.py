@@ -11,7 +11,7 @@ from remoterun.events import Event, OutcomeReady, RecordArrived, RunFinished, Ru
 from remoterun.history.alive import Alive
 from remoterun.history.database import NO_PROJECT, NewerHistoryError, connect, transaction
 from remoterun.history.retention import KEEP, before, forget, unfollow
-from remoterun.history.values import pack_outcome, pack_plan, pack_record, unpack_plan
+from remoterun.history.values import pack_outcome, pack_plan, pack_record, unpack_outcome, unpack_plan
 from remoterun.model import RunStatus, Status, judge
 from remoterun.report.documents import plain
 from remoterun.version import VERSION
@@ -74,6 +74,9 @@ class _Entry:
         self._others = 0
         self._status_before: str | None = None
         self._records: dict[int, int] = {}
+        # The outcomes that jobs had before, and whether one of these had to do once more.
+        self._former: dict[int, bytes | None] = {}
+        self._has_former = False
         self._run = 0
 
     @classmethod
@@ -98,6 +101,7 @@ class _Entry:
         match event:
             case RecordArrived():
                 job = self._jobs[event.target, event.step]
+                self._begin_anew(job)
                 number = self._records.get(job, 0)
                 self._put_record(job, number, pack_record(event.record))
                 self._records[job] = number + 1
@@ -108,12 +112,12 @@ class _Entry:
 
     def _finish(self, run: Run) -> None:
         at_work = any(outcome.status is Status.RUNNING for outcome in run.outcomes)
-        if self._others:
-            if self._has_open_jobs():
-                status = RunStatus.DETACHED.value if at_work else self._status_before
-                self._database.execute("UPDATE runs SET status = ? WHERE number = ?", (status, self._run))
-                return
-            run = self._with_the_others(run)
+        if self._others and self._has_open_jobs():
+            status = RunStatus.DETACHED.value if at_work else self._status_before
+            self._database.execute("UPDATE runs SET status = ? WHERE number = ?", (status, self._run))
+            return
+        if self._others or self._has_former:
+            run = self._as_kept(run)
         self._database.execute(
             "UPDATE runs SET finished_at = ?, status = ? WHERE number = ?",
             (None if at_work else run.finished_at, (RunStatus.DETACHED if at_work else run.status).value, self._run),
@@ -129,8 +133,8 @@ class _Entry:
         row = self._database.execute("SELECT 1 FROM jobs WHERE run = ? AND outcome IS NULL", (self._run,)).fetchone()
         return row is not None
 
-    def _with_the_others(self, run: Run) -> Run:
-        """Return a run of which only a part was asked for, with what was known of all else."""
+    def _as_kept(self, run: Run) -> Run:
+        """Return a run of which only a part was asked for, or heard of, with what was known of all else."""
         from remoterun.history.reading import History, HistoryError
 
         try:
@@ -147,7 +151,7 @@ class _Entry:
         self._alive.end()
 
     def _begin(self, event: RunStarted, earlier: Run | None) -> None:
-        """Begin a run, or take up one that is here, without what is done anew: all that is asked for and not known."""
+        """Begin a run, or take up one that is here, of which all is done anew that is asked for and not known."""
         row = self._database.execute("SELECT number, status FROM runs WHERE id = ?", (event.plan.run_id,)).fetchone()
         if row is None:
             self._start(event)
@@ -181,9 +185,14 @@ class _Entry:
                 self._jobs[job.target.id, job.step] = number
         self._others = len(known) - len(self._jobs)
         kept = {(outcome.target, outcome.step) for outcome in (earlier.outcomes if earlier is not None else ())}
-        anew = [(self._run, number) for job, number in self._jobs.items() if job not in kept]
-        database.executemany("DELETE FROM records WHERE run = ? AND job = ?", anew)
-        database.executemany("UPDATE jobs SET status = NULL, outcome = NULL WHERE run = ? AND job = ?", anew)
+        anew = {number for job, number in self._jobs.items() if job not in kept}
+        # What had arrived stays until more is heard: it may be too late for that.
+        former = database.execute("SELECT job, outcome FROM jobs WHERE run = ?", (self._run,))
+        self._former = {number: outcome for number, outcome in former if number in anew}
+        database.executemany(
+            "UPDATE jobs SET status = NULL, outcome = NULL WHERE run = ? AND job = ?",
+            [(self._run, number) for number in anew],
+        )
         database.execute("UPDATE runs SET status = NULL, finished_at = NULL WHERE number = ?", (self._run,))
         if new := self._add_jobs(event):
             self._widen_plan(new)
@@ -214,12 +223,43 @@ class _Entry:
         )
         return new
 
+    def _begin_anew(self, job: int) -> None:
+        """Drop what had arrived of a job before, now that it says all of it once more, or something else."""
+        if job in self._former:
+            del self._former[job]
+            self._database.execute("DELETE FROM records WHERE run = ? AND job = ?", (self._run, job))
+
+    def _with_former(self, outcome: Outcome, job: int) -> Outcome:
+        """Return the outcome of a job that nothing more was heard of, with what had arrived before."""
+        body = self._former.pop(job)
+        self._has_former = True
+        try:
+            former = None if body is None else unpack_outcome(body, ())
+        except sqlite3.DatabaseError:  # it is damaged
+            former = None
+        if former is None:
+            return outcome
+        return replace(
+            outcome,
+            payload=outcome.payload or former.payload,
+            facts=outcome.facts or former.facts,
+            findings=former.findings,
+            stdout=former.stdout,
+            stderr=former.stderr,
+            log=former.log,
+        )
+
     def _put_record(self, job: int, number: int, body: bytes) -> None:
         self._database.execute("INSERT INTO records VALUES (?, ?, ?, ?)", (self._run, job, number, body))
 
     def _put_outcome(self, outcome: Outcome) -> None:
         job = self._jobs[outcome.target, outcome.step]
         with transaction(self._database):
+            # It is None where nothing was started, and nothing found that goes on.
+            if job in self._former and outcome.resumable is None and not outcome.status.has_result:
+                outcome = self._with_former(outcome, job)
+            else:
+                self._begin_anew(job)
             # What was never told as an event is written with its outcome.
             for number in range(self._records.get(job, 0), len(outcome.records)):
                 self._put_record(job, number, pack_record(outcome.records[number]))
