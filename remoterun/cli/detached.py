@@ -109,7 +109,9 @@ def _take_up(name: str, flags: Flags, manner: Manner) -> tuple[Run, int]:
 
 def _go_on(earlier: Run, plan: Plan, flags: Flags, choice: Choice, manner: Manner) -> tuple[Run, int]:
     """Go to what a run that is known here has left open."""
-    at_work = [outcome for outcome in earlier.outcomes if _is_open(outcome)]
+    # Whoever ends a run wants to know of each target that nothing is left there.
+    doubted = _may_go_on if manner is Manner.CANCEL else _is_open
+    at_work = [outcome for outcome in earlier.outcomes if _is_open(outcome) or doubted(outcome)]
     chosen = _chosen(plan, choice, flags.project)
     wanted = [outcome for outcome in at_work if outcome.target in chosen]
     if at_work and not wanted:

@@ -60,14 +60,18 @@ class ErrorInfo:
     limit: LimitHit | None = None
 
     @classmethod
-    def of(cls, error: TargetError, set_by: Mapping[str, str] | None = None) -> Self:
-        """Turn the exception of one target into a value; `set_by` says of limits where they were set, if anywhere."""
+    def of(cls, error: TargetError, set_by: Mapping[str, str] | None = None, *, run_id: str | None = None) -> Self:
+        """Turn the exception of one target into a value.
+
+        `set_by` says of limits where they were set, if anywhere; commands that hints tell to type name the run.
+        """
         hit = None
         if error.limit:
             name, value_s, key = error.limit
             place = "" if set_by is None else set_by.get(name, DEFAULT_LIMIT)
             hit = LimitHit(name=name, value_s=value_s, key=key, set_by=place)
-        return cls(code=error.code, message=error.message, hint=error.hint, limit=hit)
+        hint = error.hint if run_id is None else error.hint.replace(" RUN`", f" {run_id}`")
+        return cls(code=error.code, message=error.message, hint=hint, limit=hit)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

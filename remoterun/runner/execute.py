@@ -109,7 +109,8 @@ class _Carrying:
     async def _one(self, job: Job, *, goes_on: bool) -> Outcome:
         if self._control.cancelled or not goes_on:
             error = cancelled() if self._control.cancelled else _earlier_step(job)
-            return _not_started(job, None if self._manner.lets_go_on else ErrorInfo.of(error))
+            told = ErrorInfo.of(error, run_id=self._plan.run_id)
+            return _not_started(job, None if self._manner.lets_go_on else told)
         key = f"{self._plan.run_id}/{job.target.id}/{job.step}"
         work = JobRun(
             *(job, key, self._packed, self._on_event, self._control, self._manner, self._vault),

@@ -78,18 +78,21 @@ class JobRun:
             return self._finish(await self._follow(pool), None)
         except TargetError as error:
             error = await self._why_no_answer(pool, self._by_total(error))
-            return self._finish(self._status_of(error), ErrorInfo.of(error, self._job.limits_set_by))
+            return self._finish(self._status_of(error), self._told(error))
         except asyncio.CancelledError:
             if not self._control.cancelled:
                 raise
             if self._dialogue.manner.lets_go_on:
                 return self._finish(Status.RUNNING, None)
-            return self._finish(Status.CANCELLED, ErrorInfo.of(self._unconfirmed()))
+            return self._finish(Status.CANCELLED, self._told(self._unconfirmed()))
         except Exception as error:
             import traceback
 
-            blank = self._finish(Status.FAILED, ErrorInfo.of(TargetError("internal", repr(error))))
+            blank = self._finish(Status.FAILED, self._told(TargetError("internal", repr(error))))
             return replace(blank, log=(*blank.log, "".join(traceback.format_exception(error))))
+
+    def _told(self, error: TargetError) -> ErrorInfo:
+        return ErrorInfo.of(error, self._job.limits_set_by, run_id=self._key.partition("/")[0])
 
     def _status_of(self, error: TargetError) -> Status:
         """Whoever only looks after a run learns nothing of it where the target can't be asked, or says too much."""

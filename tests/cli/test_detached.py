@@ -11,6 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from remoterun.errors import TargetError
+from remoterun.history.values import pack_outcome
+from remoterun.model import ErrorInfo, Outcome, Phase, Status
 from tests.support.homes import keep_state_in
 from tests.support.lab import wait_for
 from tests.support.project import Project, Result, remoterun
@@ -116,6 +119,30 @@ def test_only_what_is_chosen_of_a_run_is_ended(project: Project, words: tuple[st
     assert (strange.status, "did you mean two?" in strange.stderr) == (2, True), strange.stderr
     over = project.run("cancel", run_id, "--on", "one")
     assert (over.status, f"no target at work on run {run_id} is chosen" in over.stderr) == (2, True)
+    assert project.run("cancel", run_id, "--quiet", "--output", "json").status == 0
+
+
+def test_what_nobody_could_confirm_as_ended_is_asked_once_more(project: Project, tmp_path: Path) -> None:
+    run_id = detached(project)
+    # As an end that was asked for over a connection that broke.
+    unsure = Outcome(
+        target="one",
+        name=None,
+        step=0,
+        status=Status.CANCELLED,
+        phase=Phase.RUN,
+        error=ErrorInfo.of(TargetError("cancelled", "the run was cancelled")),
+        connections=1,
+    )
+    with closing(sqlite3.connect(tmp_path / "state/remoterun/history.sqlite3")) as database, database:
+        database.execute(
+            "UPDATE jobs SET status = 'cancelled', outcome = ? WHERE target = 'one'", (pack_outcome(unsure),)
+        )
+    assert show(run_id).outcome("one")["survivors"] is None
+    ended = project.run("cancel", run_id, "--on", "one", "--output", "json")
+    outcome = ended.outcome("one")
+    assert (outcome["status"], outcome["survivors"]) == ("cancelled", 0)
+    assert outcome["error"]["hint"] == f"`remoterun resume {run_id}` does what is left of it."
     assert project.run("cancel", run_id, "--quiet", "--output", "json").status == 0
 
 
