@@ -94,9 +94,9 @@ def _findings(
 ) -> Iterator[Event]:
     """Yield the findings that are there and not known, or known as less bad."""
     for identity, finding, since in _standing(difference):
-        if len(known) >= MOST_KNOWN:
-            return
         before = known.get(identity.key)
+        if before is None and len(known) >= MOST_KNOWN:
+            continue
         if (before is None or before.rank < finding.severity.rank) and finding.severity.rank >= lowest.rank:
             known[identity.key] = Event(
                 template="new",

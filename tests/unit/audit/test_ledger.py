@@ -176,6 +176,16 @@ def test_a_flood_is_bounded_and_told_as_others_are_over() -> None:
     assert len(told.findings) == MOST_KNOWN - 1
 
 
+def test_what_is_known_and_becomes_worse_is_told_in_a_flood_too() -> None:
+    one = outcome("a", 2, severity=Severity.SUSPECT)
+    flood = [replace(one.findings[0], data={"tensor": f"layers.{number}"}) for number in range(MOST_KNOWN + 1)]
+    worse = replace(flood[7], severity=Severity.BAD)
+    first, second = row([replace(one, findings=tuple(flood))], [replace(one, findings=(worse, *flood[:7], *flood[8:]))])
+    told, _ = tell(Told(), compare(None, first), first, ALERTS)
+    _, events = tell(told, compare(first, second), second, ALERTS)
+    assert [(event.template, event.tensor, event.severity) for event in events] == [("new", "layers.7", "bad")]
+
+
 @given(st.lists(st.sampled_from(["clean", "bad", "silent", "absent"]), min_size=1, max_size=8))
 def test_whatever_happens_each_thing_is_told_in_turns(fates: list[str]) -> None:
     """New and cleared, unreachable and back alternate; what people know at the end is what was last seen."""
