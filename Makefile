@@ -8,8 +8,8 @@ BIN := $(VENV)/bin
 demo: $(VENV)/.runtime
 	@$(BIN)/remoterun demo
 
-test: $(VENV)/.test
-	@tests/run
+test:
+	@MAKE="$(MAKE)" tests/run
 
 quick: $(VENV)/.test
 	$(BIN)/python -m pytest -q -m "not lab and not slow"
