@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from remoterun.events import Event, OnEvent
-    from remoterun.model import Plan, Run
+    from remoterun.model import Outcome, Plan, Run
 
 _FIRST_OWN: Final = 3
 _LAST: Final = 1 << 20
@@ -73,10 +73,15 @@ def events_of(run: Run, plan: Plan) -> Iterator[Event]:
     """Yield the events of a run that is over, as they were told while it went on."""
     yield RunStarted(plan=plan, started_at=run.started_at)
     for outcome in run.outcomes:
-        for record in outcome.records:
-            yield RecordArrived(target=outcome.target, step=outcome.step, record=record)
-        yield OutcomeReady(outcome=outcome)
+        yield from events_of_outcome(outcome)
     yield RunFinished(run=run)
+
+
+def events_of_outcome(outcome: Outcome) -> Iterator[Event]:
+    """Yield the events of a target and step that are over."""
+    for record in outcome.records:
+        yield RecordArrived(target=outcome.target, step=outcome.step, record=record)
+    yield OutcomeReady(outcome=outcome)
 
 
 def _open(where: str) -> int:

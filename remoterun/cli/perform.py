@@ -15,12 +15,12 @@ from remoterun.api import carry_out, secrets_of
 from remoterun.cli import signals
 from remoterun.cli.asking import Asker, can_ask
 from remoterun.cli.backlog import Backlog
-from remoterun.cli.eventsink import EventSink, events_of, to_all
+from remoterun.cli.eventsink import EventSink, events_of, events_of_outcome, to_all
 from remoterun.cli.options import Format, Showing
 from remoterun.cli.output import no_output, read_to_the_end, tell, use_color, write, write_document, write_pieces
 from remoterun.console.outlet import Outlet, same_place
 from remoterun.errors import ConfigError, Problem, clean
-from remoterun.events import OutcomeReady, TargetMoved
+from remoterun.events import OutcomeReady, RunStarted, TargetMoved
 from remoterun.model import Manner, PayloadWork, Phase, RunStatus, Status
 
 if TYPE_CHECKING:
@@ -172,9 +172,18 @@ class _Performance:
             self._note(event)
             console(event)
             write(event)
+            if isinstance(event, RunStarted):
+                self._tell_known(console, write)
             backlog.note(getattr(event, "target", ""))
 
         return listen
+
+    def _tell_known(self, console: Console, write: OnEvent) -> None:
+        """Tell what an earlier part of the run has found: nobody goes there again, and the journal has it."""
+        for outcome in self._earlier.outcomes if self._earlier is not None else ():
+            console.known(outcome)
+            for event in events_of_outcome(outcome):
+                write(event)
 
     def _reader_gone(self, error: Exception) -> None:
         self.unwritable = error

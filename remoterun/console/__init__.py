@@ -186,6 +186,10 @@ class Console:
             self._above(held)
             self._refresh()
 
+    def known(self, outcome: Outcome) -> None:
+        """Take an outcome that an earlier part of the run has told of."""
+        self._board.finished(outcome)
+
     def cancelling(self) -> None:
         """Tell what the first Ctrl-C does."""
         self._board.cancelling = True

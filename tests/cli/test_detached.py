@@ -161,6 +161,26 @@ def test_each_target_of_a_run_of_another_machine_is_kept_and_found_again(
     assert statuses(show(run_id)) == {"run": "ok", "one": "ok", "two": "ok"}
 
 
+def test_each_target_has_its_outcome_among_the_events_whoever_has_fetched_it(project: Project, tmp_path: Path) -> None:
+    run_id = detached(project)
+    (project.folder / "two").unlink()
+    fetched(project, run_id, "--on", "two", status=3)
+    (project.folder / "one").unlink()
+    file = tmp_path / "events.jsonl"
+    told = project.run("attach", run_id, "--output", "jsonl", "--events", str(file))
+    assert told.status == 0, told.stderr
+    assert file.read_bytes() == told.stdout
+    events = [json.loads(line) for line in told.stdout.splitlines()]
+    assert [(event["type"], event.get("target")) for event in events] == [
+        ("run_started", None),
+        ("record", "two"),
+        ("outcome", "two"),
+        ("record", "one"),
+        ("outcome", "one"),
+        ("run_finished", None),
+    ]
+
+
 def test_ctrl_c_leaves_a_run_at_work_that_was_only_followed(project: Project) -> None:
     words = ("--detach", "--lease", "5m", "--targets-at-once", "1", "--output", "json")
     run_id = str(project.run("play", "slow", *words).document["run_id"])

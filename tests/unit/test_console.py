@@ -316,6 +316,15 @@ def test_a_live_display_shows_the_present_and_scrolls_the_past() -> None:
         assert screen_of(tty).rows == ["kpro6/201  ok  4.1 s"]
 
 
+def test_a_target_whose_outcome_was_known_before_is_counted_and_waits_for_nothing() -> None:
+    with terminal() as tty, Console(tty.stream, is_terminal=True, clock=Clock()) as console:
+        console(started(plan_of("kpro6/200", "kpro6/201")))
+        console.known(done("kpro6/201").outcome)
+        console(moved("kpro6/200", Phase.CONNECT))
+        console(done("kpro6/200"))
+        assert screen_of(tty).rows == ["kpro6/200  ok  4.1 s", "check-ckpt  2 of 2 done  2 ok  0:00"]
+
+
 def test_the_only_targets_outcome_is_left_to_the_result_that_follows() -> None:
     with terminal() as tty, Console(tty.stream, is_terminal=True, clock=Clock()) as console:
         console(started(plan_of("kpro6/200")))
