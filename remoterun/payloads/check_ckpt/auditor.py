@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Callable, Counter, Dict, List, Optional, Seque
 
 from .find.unit import Unit, age_of
 from .model import VOCABULARY, Checkpoint, Found, clean_text
-from .pickles.nodes import string_items
 from .readers.families import family
 from .readers.folder import ChangedError, Folder, Sources
 from .readers.reader import read_torch_file
@@ -277,7 +276,7 @@ def read(unit: Unit, folder: Folder) -> Checkpoint:
     with folder.open(next(iter(unit.files))) as source:
         loaded = read_torch_file(source)
     checkpoint = loaded.checkpoint
-    if loaded.decoded is not None and any(key == _LIGHTNING for key, _ in string_items(loaded.decoded.root)):
+    if _LIGHTNING in loaded.entries:
         checkpoint.format = "lightning"
     return checkpoint
 

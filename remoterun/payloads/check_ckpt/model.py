@@ -207,6 +207,14 @@ class Checkpoint:
         """Note a finding."""
         self.found.append(Found(rule, message, data, severity, next_step))
 
+    def count(self, step: object, where: str) -> bool:
+        """Take a number that counts before all others for the step; False when it can't be one."""
+        if type(step) is not int or not 0 <= step < 1 << 62:
+            return False
+        self.step = step
+        self.progress.append(Progress("step", step, where))
+        return True
+
     def absorb(self, other: Checkpoint, file: Optional[int]) -> None:
         """Take over what was found in one of several files, which is file number `file` of this checkpoint.
 

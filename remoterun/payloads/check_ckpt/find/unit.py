@@ -66,7 +66,11 @@ def newest_first(units: Sequence[Unit]) -> List[Unit]:
 
 def age_of(mtime_ns: int) -> str:
     """Write how long ago something happened."""
-    seconds = max(0.0, time.time() - mtime_ns / 1e9)
+    return span(max(0.0, time.time() - mtime_ns / 1e9))
+
+
+def span(seconds: float) -> str:
+    """Write a length of time."""
     for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
         if seconds >= 2 * size:
             return "%d %s" % (seconds // size, unit)

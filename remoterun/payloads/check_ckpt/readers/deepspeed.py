@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Dict, Iterable, Iterator, List, Optional,
 
 from ..model import MODEL, OPTIMIZER, OTHER, clean_text, count_of, row_major
 from ..patterns import pattern
-from ..pickles.nodes import string_items
 from ..pickles.rebuild import is_count
 from ..records import Record
 from ..rules.rule import INFO, SUSPECT
@@ -102,7 +101,7 @@ class _Reader:
 
     def _look_at_model(self, match: "re.Match[str]", loaded: Loaded) -> None:
         inner = loaded.checkpoint
-        root = dict(string_items(loaded.decoded.root)) if loaded.decoded is not None else {}
+        root = loaded.entries
         rank, mp_rank = match.group(1), int(match.group(2))
         shapes = None if root.get("param_shapes") is None else shapes_of(root["param_shapes"])
         ranks, mp_ranks = (loaded.number(root.get(key)) for key in ("dp_world_size", "mp_world_size"))

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, List, Set
 
-from ..model import FlawedError, clean_text, count_of
+from ..model import clean_text, count_of
 from ..rules.rule import BAD, SUSPECT
 from .folder import Claim
 from .hf_weights import find_weights, preferred, read_weights, weights_of
 from .members import Members
-from .small_json import read_json
 
 if TYPE_CHECKING:
     from ..model import Checkpoint
@@ -65,12 +64,7 @@ def read_adapter(members: Members) -> None:
 
 
 def _kind(members: Members) -> str:
-    try:
-        root = read_json(members.folder, CONFIG).root
-    except FlawedError as error:
-        members.checkpoint.found.append(error.found)
-        return ""
-    kind = root.get("peft_type") if isinstance(root, dict) else None
+    kind = (members.json(CONFIG) or {}).get("peft_type")
     return kind if isinstance(kind, str) else ""
 
 

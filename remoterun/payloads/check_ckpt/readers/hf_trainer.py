@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 NAME = "hf-trainer"
 _ACCELERATE = "accelerate"
 _STATE = "trainer_state.json"
+_COUNTER = _STATE + ": global_step"
 _ARGUMENTS = "training_args.bin"
 _OPTIMIZER = r"optimizer(?:_\d{1,4})?\.(?:pt|bin)"
 _RNG = r"(?:rng_state(?:_(\d{1,6}))?\.pth|random_states_(\d{1,6})\.pkl)"
@@ -39,7 +40,7 @@ _ALONG = (
 )
 _HEAD = 1 << 16
 # Folders in which sharded training keeps a part: DeepSpeed's, and those of torch.distributed.checkpoint.
-_INNER = pattern(r"global_step\d{1,15}|(?:pytorch_model|optimizer)(?:_fsdp)?(?:_\d{1,4})?|pytorch_model")
+_INNER = pattern(r"global_step\d{1,15}|(?:pytorch_model|optimizer)(?:_fsdp)?(?:_\d{1,4})?")
 
 
 class _Inner(Record):
@@ -76,7 +77,7 @@ def _is_trainer(names: Set[str]) -> bool:
 
 
 def _is_accelerate(names: Set[str]) -> bool:
-    saved = matching(r"optimizer(?:_\d{1,4})?\.bin|scheduler(?:_\d{1,4})?\.bin|sampler(?:_\d{1,4})?\.bin", names)
+    saved = matching(r"(?:optimizer|scheduler|sampler)(?:_\d{1,4})?\.bin", names)
     return len(saved) > 1 or bool(matching(r"random_states_\d{1,6}\.pkl", names))
 
 
@@ -136,11 +137,8 @@ def _read_state(members: Members) -> None:
             checkpoint.found.append(error.found)
         return
     root = document.root if isinstance(document.root, dict) else {}
-    step, epoch = root.get("global_step"), root.get("epoch")
-    if isinstance(step, int) and not isinstance(step, bool) and 0 <= step < 1 << 62:
-        checkpoint.step = step
-        checkpoint.progress.append(Progress("step", step, "%s: global_step" % _STATE))
-    else:
+    epoch = root.get("epoch")
+    if not checkpoint.count(root.get("global_step"), _COUNTER):
         checkpoint.add("CK025", "%s has no global_step" % _STATE, file=members.folder.locate(_STATE))
     if isinstance(epoch, (int, float)) and not isinstance(epoch, bool) and math.isfinite(epoch):
         checkpoint.epoch = epoch
@@ -156,8 +154,7 @@ def _read_large_state(members: Members, found: Found) -> None:
         told = re.search(rb'^  "global_step": (\d{1,15}),?$', source.read(0, _HEAD), re.MULTILINE)
         ended = source.read(source.size - 64, 64).rstrip().endswith(b"}")
     if told and ended:
-        members.checkpoint.step = int(told.group(1))
-        members.checkpoint.progress.append(Progress("step", int(told.group(1)), "%s: global_step" % _STATE))
+        members.checkpoint.count(int(told.group(1)), _COUNTER)
         found = found._replace(severity=INFO)
     members.checkpoint.found.append(found)
 

@@ -142,10 +142,7 @@ class _Index:
         if self._places is None:
             return
         files = self._files
-        escaping = sorted(filter(_escapes, files))
-        if escaping:
-            message = "%s points out of the checkpoint's folder: %s" % (self._shown, clean_text(escaping[0]))
-            self._checkpoint.add("CK104", message, path=clean_text(escaping[0]), count=len(escaping))
+        escaping = self._members.escape(files, self._shown)
         self._members.lack(files.difference(present, escaping), "file of the index")
         self._judge_names(self._places, held)
         extra = sorted(present - files)
@@ -198,7 +195,3 @@ def _weight_map(root: object) -> Optional[Dict[str, str]]:
     if not isinstance(places, dict) or not all(isinstance(file, str) for file in places.values()):
         return None
     return places
-
-
-def _escapes(name: str) -> bool:
-    return name.startswith("/") or ".." in name.split("/") or "\0" in name

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Optional
 
-from ..model import Checkpoint, FlawedError, Progress, clean_text
+from ..model import Checkpoint, FlawedError, clean_text
 from .archive import LOCAL
 from .old_pickles import is_pickle, read_old_pickle
-from .torch_objects import Loaded, Objects
+from .torch_objects import Loaded, bare
 from .torch_zip import read_torch_zip
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def read_zip_of_files(source: Source, directory: Directory) -> Optional[Loaded]:
         return None
     checkpoint = Checkpoint("stable-baselines3" if _BASELINES in names else "zip", source.size)
     checkpoint.found += directory.found
-    last, left = Loaded(checkpoint, None, Objects(source, checkpoint, {}).number), len(saved) + directory.packed
+    last, left = bare(source, checkpoint), len(saved) + directory.packed
     for entry in saved[:MAX_CHECKPOINTS]:
         loaded = read_inside(source, entry.name, entry.offset, entry.size, checkpoint)
         if loaded is not None:
@@ -72,5 +72,4 @@ def read_zip_of_files(source: Source, directory: Directory) -> Optional[Loaded]:
 def _read_settings(source: Source, entry: Entry, checkpoint: Checkpoint) -> None:
     told = _STEPS.search(source.read(entry.offset, min(entry.size, _MOST_SETTINGS)))
     if told is not None:
-        checkpoint.step = int(told.group(1))
-        checkpoint.progress.append(Progress("step", checkpoint.step, "%s: num_timesteps" % _SETTINGS))
+        checkpoint.count(int(told.group(1)), "data: num_timesteps")

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import itertools
 from functools import partial
-from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Set, Tuple
+from typing import TYPE_CHECKING, Iterator, List, Set, Tuple
 
-from ..model import MASTER, MODEL, OPTIMIZER, FlawedError, clean_text
+from ..model import MASTER, MODEL, OPTIMIZER, clean_text
+from ..patterns import pattern
 from ..pickles.nodes import string_items
+from ..rules.rule import INFO
 from . import dcp
 from .folder import Claim
-from .manifest import MANIFEST, note_manifest
 from .members import Members, matching
-from .small_json import read_json
 
 if TYPE_CHECKING:
     from ..model import Checkpoint
@@ -24,6 +24,8 @@ _RANK = r"mp_rank_(\d{2,4})(?:_(\d{3,4}))?(?:_(\d{3,4}))?"
 _MODEL = r"(?:model_optim_rng|model_rng)\.pt"
 _OPTIMIZER = r"(?:distrib_optim|layer_wise_optimizer_\d{1,6})\.pt"
 _OF_RANK = r"(%s)/(?:(%s)|(%s))" % (_RANK, _MODEL, _OPTIMIZER)
+_MANIFEST = "integrity.json"
+_DIGEST = pattern(r"[0-9a-fA-F]{64}")
 _COMMON = "common.pt"
 _CONFIG = "metadata.json"
 _ARRAY = ".zarray"
@@ -38,7 +40,7 @@ def claim(listing: Listing) -> List[Claim]:
     ranks = [match.group() for match in matching(_OF_RANK, _paths(listing))]
     if ranks:
         return [Claim("", tuple(sorted(ranks)))]
-    own = [name for name in (_COMMON, _CONFIG, MANIFEST) if name in listing.files]
+    own = [name for name in (_COMMON, _CONFIG, _MANIFEST) if name in listing.files]
     arrays = {name for name, inner in listing.folders.items() if _ARRAY in inner.files}
     parts = [name for name in _paths(listing) if name.partition("/")[0] in arrays]
     parts += filter(dcp.is_part, listing.files)
@@ -94,8 +96,7 @@ class _Ranks:
             # Every file has the same, and one of them is enough.
             inner.schedulers, inner.scalers = [], []
         self._read += 1
-        root = dict(string_items(loaded.decoded.root)) if loaded.decoded is not None else {}
-        options = dict(string_items(root.get("args")))
+        options = dict(string_items(loaded.entries.get("args")))
         sizes = [loaded.number(options.get(key)) for key in _SIZES]
         self._sizes = self._sizes or [int(size or 1) for size in sizes if _SIZES[0] in options]
 
@@ -130,8 +131,7 @@ class _Ranks:
 
 def _read_distributed(folder: Folder) -> Checkpoint:
     members = Members(folder, "megatron-dist")
-    config = _config(members)
-    backend = config.get("sharded_backend")
+    backend = (members.json(_CONFIG) or {}).get("sharded_backend") if _CONFIG in folder.files else None
     shared = False
     if any(name.endswith("/" + _ARRAY) for name in folder.files):
         members.checkpoint.unsupported = "it keeps its tensors as zarr arrays, whose values can't be checked"
@@ -149,15 +149,28 @@ def _read_distributed(folder: Folder) -> Checkpoint:
         checkpoint.add("CK063", "there is no %s, without which Megatron-LM can't load it" % name)
     if _COMMON in folder.files:
         members.take_along(_COMMON)
-    if MANIFEST in folder.files:
-        note_manifest(members)
+    if _MANIFEST in folder.files:
+        _note_manifest(members)
     return checkpoint
 
 
-def _config(members: Members) -> Dict[str, Any]:
-    try:
-        root = read_json(members.folder, _CONFIG).root if _CONFIG in members.folder.files else {}
-    except FlawedError as error:
-        members.checkpoint.found.append(error.found)
-        root = {}
-    return root if isinstance(root, dict) else {}
+def _note_manifest(members: Members) -> None:
+    """Note what an integrity.json, as Megatron-LM writes it, says of the files beside it."""
+    checkpoint, folder = members.checkpoint, members.folder
+    root = members.json(_MANIFEST)
+    if root is None:
+        return
+    files = root.get("files")
+    if not isinstance(files, dict) or not all(isinstance(each, str) for each in files.values()):
+        checkpoint.add("CK025", "%s does not say which file has which digest" % _MANIFEST)
+        return
+    algorithm = root.get("algorithm", "sha256")
+    if algorithm != "sha256" or not all(map(_DIGEST.fullmatch, files.values())):
+        message = "its digests are not of a kind that is known here (%s), so they were not compared"
+        checkpoint.add("CK029", message % clean_text(str(algorithm), 50), severity=INFO)
+        return
+    if members.escape(files, _MANIFEST):
+        return
+    listed = {name: digest.lower() for name, digest in files.items()}
+    members.lack((name for name in listed if name not in folder.files), "file of %s" % _MANIFEST)
+    checkpoint.digests.update({folder.number(name): listed[name] for name in listed if name in folder.files})

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Callable, Iterable, List, Optional, Set
+from typing import TYPE_CHECKING, Any, Callable, Dict, Iterable, List, Optional, Set
 
-from ..model import MODEL, OTHER, Checkpoint, Tensor, Unchecked, clean_text, count_of
+from ..model import MODEL, OTHER, Checkpoint, FlawedError, Tensor, Unchecked, clean_text, count_of
+from .folder import escapes
 from .reader import read_torch_file
+from .small_json import read_json
 
 if TYPE_CHECKING:
     from .folder import Folder
@@ -94,6 +96,28 @@ class Members:
         self._tell_progress(name, inner)
         checkpoint.absorb(inner, None)
         return inner
+
+    def json(self, name: str) -> Optional[Dict[str, Any]]:
+        """Read one of the files as a JSON object, an empty one if it is none; None when it can't be decoded.
+
+        Raises:
+            OSError, NotRegularError, ChangedError: when it can't be read as it was found.
+        """
+        try:
+            root = read_json(self.folder, name).root
+        except FlawedError as error:
+            self.checkpoint.found.append(error.found)
+            return None
+        return root if isinstance(root, dict) else {}
+
+    def escape(self, names: Iterable[str], shown: str) -> List[str]:
+        """Return the paths in a file that lead out of the checkpoint's folder, and tell of them."""
+        escaping = sorted(filter(escapes, names))
+        if escaping:
+            path = clean_text(escaping[0])
+            message = "%s points out of the checkpoint's folder: %s" % (shown, path)
+            self.checkpoint.add("CK104", message, path=path, count=len(escaping))
+        return escaping
 
     def lack(self, names: Iterable[str], what: str, *, severity: Optional[str] = None) -> None:
         """Note files that belong to the checkpoint and are not there."""

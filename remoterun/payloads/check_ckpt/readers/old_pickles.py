@@ -12,7 +12,7 @@ from ..pickles.rebuild import Stored, storage_of, storages_of
 from ..records import Record
 from ..source import Near
 from .absence import is_all_zeros, tell_zeros, zeros_at_end
-from .torch_objects import Loaded, Objects, decode_pickle
+from .torch_objects import Loaded, Objects, bare, decode_pickle
 
 if TYPE_CHECKING:
     from ..pickles.nodes import Decoded
@@ -70,7 +70,7 @@ def _read_legacy(source: Source, start: int, checkpoint: Checkpoint) -> Loaded:
     checkpoint.add("CK124", "it is of torch's format from before 1.6, which has no checksums and can't be mapped")
     pickles = _pickles(source, start, checkpoint)
     if len(pickles) < len(_PARTS) - 1:
-        return Loaded(checkpoint, None, Objects(source, checkpoint, {}).number)
+        return bare(source, checkpoint)
     decoded = pickles[2]
     storages = storages_of(decoded)
     located = _locate(source, pickles[3:], storages, checkpoint)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, List, Set
+from typing import TYPE_CHECKING, List, Set
 
-from ..model import FlawedError, clean_text
+from ..model import clean_text
 from ..rules.rule import SUSPECT
 from .folder import Claim
 from .members import Members
-from .small_json import read_json
 
 if TYPE_CHECKING:
     from ..model import Checkpoint
@@ -49,8 +48,8 @@ def _in(name: str) -> str:
 
 
 def _judge_step(members: Members) -> None:
-    root = _json(members, _STEP)
-    if isinstance(root, dict) and "commit_timestamp_nsecs" in root and root["commit_timestamp_nsecs"] is None:
+    root = members.json(_STEP)
+    if root and root.get("commit_timestamp_nsecs", 0) is None:
         message = "%s was begun, but no time of its end is noted in it: the save may not have ended"
         members.checkpoint.add("CK066", message % _STEP, severity=SUSPECT, record=_STEP)
 
@@ -61,7 +60,7 @@ def _judge_item(members: Members, item: str) -> None:
     shown = clean_text(item)
     inside = [name for name in files if name.startswith(item)]
     if item + _TREE in files:
-        _json(members, item + _TREE)
+        members.json(item + _TREE)
     else:
         checkpoint.add("CK063", "there is no %s%s, which says what arrays there are" % (shown, _TREE))
     arrays = any(_in(name) == _ARRAY for name in inside)
@@ -77,11 +76,3 @@ def _judge_item(members: Members, item: str) -> None:
 
 def _folders(names: List[str], item: str) -> Set[str]:
     return {name[len(item) :].partition("/")[0] for name in names if "/" in name[len(item) :]}
-
-
-def _json(members: Members, name: str) -> Any:
-    try:
-        return read_json(members.folder, name).root
-    except FlawedError as error:
-        members.checkpoint.found.append(error.found)
-        return None

@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Dict, List, Set, Tuple
 
-from ..model import MODEL, OPTIMIZER, FlawedError, Progress, clean_text
+from ..model import MODEL, OPTIMIZER, clean_text
 from ..patterns import pattern
 from ..rules.rule import SUSPECT
 from .folder import Claim
 from .members import Members, gaps, matching
-from .small_json import read_json
 
 if TYPE_CHECKING:
     from ..model import Checkpoint
@@ -87,16 +86,7 @@ def _read_nanochat(members: Members) -> Checkpoint:
 
 
 def _read_meta(members: Members, name: str) -> None:
-    checkpoint = members.checkpoint
-    try:
-        root = read_json(members.folder, name).root
-    except FlawedError as error:
-        checkpoint.found.append(error.found)
-        return
-    step = root.get("step") if isinstance(root, dict) else None
-    if isinstance(step, int) and not isinstance(step, bool) and 0 <= step < 1 << 62:
-        checkpoint.step = step
-        checkpoint.progress.append(Progress("step", step, "%s: step" % clean_text(name, 100)))
+    members.checkpoint.count((members.json(name) or {}).get("step"), "%s: step" % clean_text(name, 100))
 
 
 def _read_composer(members: Members) -> Checkpoint:

@@ -13,7 +13,7 @@ from ..rules.catalogue import severity
 from ..rules.rule import BAD
 from .absence import note_absence
 from .archive import LOCAL, read_directory
-from .torch_objects import Loaded, Objects, decode_pickle
+from .torch_objects import Loaded, bare, decode_pickle
 from .torch_zip import read_torch_zip
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def read_torch_file(source: Source) -> Loaded:
     except FlawedError as error:
         checkpoint = Checkpoint(_format(source, head), source.size)
         checkpoint.found.append(error.found)
-        loaded = _bare(source, checkpoint)
+        loaded = bare(source, checkpoint)
     note_absence(source, loaded.checkpoint)
     return loaded
 
@@ -79,7 +79,7 @@ def _read(source: Source, head: bytes) -> Loaded:
     if fmt == "gguf":
         from .gguf import read_gguf
 
-        return _bare(source, read_gguf(source))
+        return bare(source, read_gguf(source))
     if fmt == "tar":
         from .tar import read_tar
 
@@ -87,13 +87,8 @@ def _read(source: Source, head: bytes) -> Loaded:
     if fmt == "safetensors":
         from .safetensors import read_safetensors
 
-        return _bare(source, read_safetensors(source))
+        return bare(source, read_safetensors(source))
     return _read_rest(source, head)
-
-
-def _bare(source: Source, checkpoint: Checkpoint) -> Loaded:
-    """Return a checkpoint that has no pickle."""
-    return Loaded(checkpoint, None, Objects(source, checkpoint, {}).number)
 
 
 def _is_safetensors(source: Source, head: bytes) -> bool:
@@ -153,7 +148,7 @@ def _other_zip(source: Source) -> Loaded:
     if directory is not None and program is not None:
         checkpoint.found += directory.found
         checkpoint.unsupported = "it is %s, which can't be audited yet" % program
-        return _bare(source, checkpoint)
+        return bare(source, checkpoint)
     if directory is not None and not directory.overlaps:
         loaded = read_zip_of_files(source, directory)
         if loaded is not None:
@@ -162,7 +157,7 @@ def _other_zip(source: Source) -> Loaded:
         checkpoint.unsupported = "it holds numpy arrays, which can't be audited yet"
     else:
         checkpoint.add("CK024", "it is a zip archive, but not one that torch wrote: it has no data.pkl")
-    return _bare(source, checkpoint)
+    return bare(source, checkpoint)
 
 
 def _promises(source: Source) -> bool:
@@ -170,7 +165,7 @@ def _promises(source: Source) -> bool:
 
 
 def _read_other(source: Source, head: bytes) -> Loaded:
-    return _read_pickles(source, head) or _bare(source, _told(source, head))
+    return _read_pickles(source, head) or bare(source, _told(source, head))
 
 
 def _read_pickles(source: Source, head: bytes) -> Optional[Loaded]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, List, Optional
 from ..model import Checkpoint, FlawedError, clean_text, count_of
 from ..records import Record
 from .inside import MAX_CHECKPOINTS, read_inside
-from .torch_objects import Loaded, Objects, decode_pickle
+from .torch_objects import Loaded, bare, decode_pickle
 
 if TYPE_CHECKING:
     from ..source import Source
@@ -40,7 +40,7 @@ def read_tar(source: Source) -> Loaded:
     names = {_plain(member.name) for member in members}
     if _CONFIG in names:
         checkpoint.format = "nemo"
-    last, count = Loaded(checkpoint, None, Objects(source, checkpoint, {}).number), 0
+    last, count = bare(source, checkpoint), 0
     for member in members:
         if member.kind in (b"0", b"\0") and count < MAX_CHECKPOINTS:
             loaded = read_inside(source, member.name, member.offset, member.size, checkpoint)

@@ -9,7 +9,18 @@ from ..model import MODEL, OTHER, UNKNOWN_FORMAT, Checkpoint, Region, Tensor, Un
 from ..pickles import policy
 from ..pickles.layout import settled, survey
 from ..pickles.machine import BUDGET, Machine
-from ..pickles.nodes import INNER, Blob, BombError, Call, CutOffError, Decoded, Persistent, PickleError, TooLargeError
+from ..pickles.nodes import (
+    INNER,
+    Blob,
+    BombError,
+    Call,
+    CutOffError,
+    Decoded,
+    Persistent,
+    PickleError,
+    TooLargeError,
+    string_items,
+)
 from ..pickles.opaque import opaque
 from ..pickles.rebuild import (
     UNDESCRIBED,
@@ -59,6 +70,16 @@ class Loaded(Record):
     checkpoint: Checkpoint
     decoded: Optional[Decoded]
     number: ReadNumber
+
+    @property
+    def entries(self) -> Dict[str, Any]:
+        """Return what the object has under text keys."""
+        return dict(string_items(self.decoded.root)) if self.decoded is not None else {}
+
+
+def bare(source: Source, checkpoint: Checkpoint) -> Loaded:
+    """Return a checkpoint that has no pickle, or none that can be decoded."""
+    return Loaded(checkpoint, None, Objects(source, checkpoint, {}).number)
 
 
 def decode_pickle(

@@ -67,8 +67,7 @@ class Parameters:
         inner = loaded.checkpoint
         before = len(self._members.checkpoint.tensors)
         inner.tensors = [each._replace(name=clean_text(param), role=role, key=kind) for each in inner.tensors]
-        root = loaded.decoded.root if loaded.decoded is not None else None
-        number = loaded.number(dict(string_items(root)).get("param", root))
+        number = loaded.number(loaded.entries.get("param", loaded.decoded and loaded.decoded.root))
         if role == OPTIMIZER and (len(inner.tensors) == 1 or number is not None):
             leaf = Persistent(None)
             self._states.setdefault(param, {})[kind] = leaf
@@ -78,8 +77,7 @@ class Parameters:
                 self._numbers[id(leaf)] = number
 
     def _look_at_groups(self, loaded: Loaded) -> None:
-        root = dict(string_items(loaded.decoded.root)) if loaded.decoded is not None else {}
-        groups = root.get("param_groups")
+        groups = loaded.entries.get("param_groups")
         self._groups = groups[:_MOST_GROUPS] if isinstance(groups, list) else []
 
     def _judge(self) -> None:

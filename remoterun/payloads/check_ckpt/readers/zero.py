@@ -185,8 +185,7 @@ class Shards:
             inner.schedulers, inner.scalers = [], []
         if self.ranks is not None and rank >= self.ranks:
             return  # left over from another save
-        root = dict(string_items(loaded.decoded.root)) if loaded.decoded is not None else {}
-        self._read_facts(dict(string_items(root.get(_STATE))), loaded)
+        self._read_facts(dict(string_items(loaded.entries.get(_STATE))), loaded)
         steps = {each.numbers.get("step") for one in optimizers for each in one.states.values()}
         self._steps[rank] = {step for step in steps if step is not None}
         flats = _flats(inner.tensors)

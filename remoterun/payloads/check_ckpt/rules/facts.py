@@ -23,6 +23,13 @@ EARLY = 100
 _MISSING = ("CK020", "CK021", "CK027")
 
 
+def peak_of(stats: Optional[Stats]) -> Optional[float]:
+    """Return the greatest magnitude of a tensor's finite elements, None where it is not known."""
+    if stats is None or stats.minimum is None or stats.maximum is None:
+        return None
+    return max(abs(stats.minimum), abs(stats.maximum))
+
+
 class Kept(Record):
     """Hold what an optimizer keeps of a parameter, and the options of its group."""
 

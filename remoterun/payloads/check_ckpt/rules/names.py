@@ -19,6 +19,9 @@ BUFFER = pattern(
 )
 BIAS = pattern(r"(?:^|[._])(?:\w*bias\w*|beta|b)$", re.IGNORECASE)
 NORM = pattern(r"(?:norm|(?:^|[._])(?:ln|bn|gn)_?[a-z0-9]*)[._](?:\w+[._])?(?:weight|gamma|scale|g)$", re.IGNORECASE)
+# The ends of a language model, which are often tied.
+INPUT = pattern(r"(?:^|[._])(?:\w*embed\w*|wte|emb|shared)[._]weight$", re.IGNORECASE)
+OUTPUT = pattern(r"(?:^|[._])(?:\w*head|output\w*|embed_out|decoder|generator|proj_out)[._]weight$", re.IGNORECASE)
 # The factors of a low-rank adapter: the second starts at zero.
 LORA_FIRST = pattern(r"lora_(?:embedding_)?(?:a|down)(?:[._]|$)", re.IGNORECASE)
 LORA_SECOND = pattern(r"lora_(?:embedding_)?(?:b|up)(?:[._]|$)", re.IGNORECASE)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from typing import Dict, Iterator, List, Tuple
 
 from ..model import MODEL, UNKNOWN_FORMAT, Found, Tensor, count_of
-from ..patterns import pattern
 from .facts import Facts
+from .names import INPUT, OUTPUT
 from .rule import INFO, SUSPECT, Rule
 
 RULES: Dict[str, Rule] = {
@@ -25,8 +24,6 @@ RULES: Dict[str, Rule] = {
 _WASTE = 64 * 1024
 _COMPILED = "_orig_mod."
 _PARALLEL = "module."
-_INPUT = pattern(r"(?:^|[._])(?:\w*embed\w*|wte|emb|shared)[._]weight$", re.IGNORECASE)
-_OUTPUT = pattern(r"(?:^|[._])(?:\w*head|output\w*|embed_out|decoder|generator|proj_out)[._]weight$", re.IGNORECASE)
 
 
 def _honesty(facts: Facts) -> Iterator[Found]:
@@ -89,8 +86,8 @@ def _ties(facts: Facts) -> Iterator[Found]:
         if stats.digest and stats.minimum != stats.maximum:
             same.setdefault((tensor.dtype, tensor.shape, stats.digest), []).append(tensor)
     for tensors in same.values():
-        outputs = [each for each in tensors if _OUTPUT.search(each.name)] if len(tensors) > 1 else []
-        inputs = [each for each in tensors if each not in outputs and _INPUT.search(each.name)] if outputs else []
+        outputs = [each for each in tensors if OUTPUT.search(each.name)] if len(tensors) > 1 else []
+        inputs = [each for each in tensors if each not in outputs and INPUT.search(each.name)] if outputs else []
         for each in outputs if inputs else ():
             if each.region != inputs[0].region:
                 text = "%s and %s hold the same numbers in two storages: weights that were tied are stored twice"

@@ -151,10 +151,9 @@ def compare(older: Profile, younger: Profile) -> Optional[List[Found]]:
     """Return what a checkpoint shows to be wrong with one that follows it; None when that can't be told any more."""
     # Where all weights are the same there is nothing more to say of them.
     same = bool(older.card.model) and older.card.model == younger.card.model
-    from .drift import drift
     from .exchange import exchanges
     from .movement import movement
-    from .pair import pair_of
+    from .pair import drift, pair_of
 
     pair = pair_of(older, younger)
     if pair is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from typing import Dict, Iterator, List, Optional, Sequence
 
+from ..find.unit import span
 from ..model import Found
 from ..rules.rule import INFO, SUSPECT
 from .chain import Late
@@ -122,15 +123,8 @@ def _late(cards: Sequence[Card], now: float) -> Iterator[Late]:
     if usual * 1e9 < _APART_NS:
         return
     if _LATE * max(waits) < wait < _OVER * usual:
-        text = "written %s ago, where one every %s is usual: training has ended, or hangs" % (_span(wait), _span(usual))
+        text = "written %s ago, where one every %s is usual: training has ended, or hangs" % (span(wait), span(usual))
         yield _trend("CK087", cards[-1], text, cards[-2])
-
-
-def _span(seconds: float) -> str:
-    for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
-        if seconds >= 2 * size:
-            return "%d %s" % (seconds // size, unit)
-    return "%d s" % seconds
 
 
 # --- CK048: steps of training and of the optimizer ------------------------------------------------------------------

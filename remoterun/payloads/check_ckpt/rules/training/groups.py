@@ -1,4 +1,4 @@
-"""What an optimizer covers, and whether its parameter groups make sense."""
+"""What an optimizer covers, whether its parameter groups make sense, and what is saved along with it."""
 
 from __future__ import annotations
 
@@ -138,4 +138,32 @@ def _shapes(facts: Facts) -> Iterator[Found]:
             yield Found("CK051", message, facts.place(index))
 
 
-QUESTIONS = (_coverage, _groups, _shapes)
+# --- what is saved along --------------------------------------------------------------------------------------------
+
+_SCALES = ("scale", "cur_scale", "loss_scale")
+
+
+def _scalers(facts: Facts) -> Iterator[Found]:
+    for numbers in facts.checkpoint.scalers:
+        scale = next((numbers[key] for key in _SCALES if key in numbers), None)
+        if scale is None:
+            yield Found("CK053", "the gradient scaler is there, but not its scale")
+        elif not math.isfinite(scale) or scale < 1:
+            severity = BAD if not math.isfinite(scale) or scale <= 0 else None
+            message = "the gradient scaler's scale is %.6g" % scale
+            yield Found(
+                "CK053", message, severity=severity, evidence={"scale": scale if math.isfinite(scale) else str(scale)}
+            )
+
+
+def _missing(facts: Facts) -> Iterator[Found]:
+    parts = facts.checkpoint.parts
+    groups = [group for optimizer in facts.checkpoint.optimizers for group in optimizer.groups]
+    # A scheduler leaves this in the groups it works on.
+    if "scheduler" not in parts and any("initial_lr" in group.options for group in groups):
+        yield Found("CK054", "a learning-rate scheduler was at work, but its state is not in it")
+    if "dataloader" in parts and "rng" not in parts:
+        yield Found("CK054", "the place in the data is in it, but no state of a random number generator")
+
+
+QUESTIONS = (_coverage, _groups, _shapes, _scalers, _missing)

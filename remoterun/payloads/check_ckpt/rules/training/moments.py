@@ -9,7 +9,7 @@ from typing import Dict, Iterator, List, Optional, Set, Tuple
 from ...model import OPTIMIZER, Checkpoint, Found, Group, Optimizer, State, Tensor, count_of
 from ...records import Record
 from ...scan.stats import Broken, Pair
-from ..facts import Facts
+from ..facts import Facts, peak_of
 from ..rule import INFO, SUSPECT
 
 # State that sums up squares.
@@ -147,7 +147,7 @@ def _peaks(facts: Facts) -> Iterator[Found]:
     for each in _adam(facts.checkpoint) if facts.whole else ():
         first, second = each.state.tensors["exp_avg"], each.state.tensors["exp_avg_sq"]
         one, other = facts.checkpoint.tensors[first], facts.checkpoint.tensors[second]
-        peaks = _peak(facts, first), _peak(facts, second)
+        peaks = peak_of(facts.stats(first)), peak_of(facts.stats(second))
         comparable = {one.dtype.name, other.dtype.name} <= _SLACK.keys() and second not in facts.scanned.counts
         alike = one.shape == other.shape and one.piece == other.piece
         if first in told or not (comparable and alike) or peaks[0] is None or peaks[1] is None:
@@ -155,14 +155,6 @@ def _peaks(facts: Facts) -> Iterator[Found]:
         slack = max(_SLACK[one.dtype.name], _SLACK[other.dtype.name])
         if peaks[0] > _bound(each.group) * slack * math.sqrt(peaks[1] + _GRANTED * other.dtype.smallest):
             yield _tell_peak(facts, each, peaks[0], math.sqrt(peaks[1]))
-
-
-def _peak(facts: Facts, index: int) -> Optional[float]:
-    """Return the greatest magnitude of a tensor, None where it is not known."""
-    stats = facts.stats(index)
-    if stats is None or stats.minimum is None or stats.maximum is None:
-        return None
-    return max(abs(stats.minimum), abs(stats.maximum))
 
 
 def _tell_peak(facts: Facts, each: _Moments, peak: float, root: float) -> Found:

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from typing import Dict, Iterator, Tuple
 
 from ...model import MODEL, OPTIMIZER, Found, Tensor
-from ...patterns import pattern
 from ...scan.stats import Stats
 from ..facts import Facts
+from ..names import INPUT, OUTPUT
 from ..rule import SUSPECT
 
 _LARGE = 4096
 _MOST = 20
-# Words at both ends of a language model, which are often the same (CK123).
-_TIED = pattern(
-    r"(?:^|[._])(?:\w*embed\w*|wte|emb|shared|\w*head|output\w*|decoder|generator|proj_out)[._]weight$", re.IGNORECASE
-)
 
 
 def _copies(facts: Facts) -> Iterator[Found]:
@@ -33,7 +28,8 @@ def _copies(facts: Facts) -> Iterator[Found]:
         # Two trained weights, or the moments of two, can't be the same after a step.
         kept = [trained[index] for index in members if index in trained]
         moved = tensors[0].role == OPTIMIZER or (len(kept) == len(members) and all(map(facts.moved, kept)))
-        if not moved and all(_TIED.search(tensor.name) for tensor in tensors):
+        # Those at both ends of a language model are CK123.
+        if not moved and all(INPUT.search(each.name) or OUTPUT.search(each.name) for each in tensors):
             continue
         message = "%s and %s hold the same %s bytes%s" % (
             tensors[0].name,

@@ -7,7 +7,7 @@ from typing import Dict, Iterator, Optional
 
 from ...model import EMA, MASTER, MODEL, OPTIMIZER, Found, Tensor
 from ...scan.stats import Stats
-from ..facts import Facts
+from ..facts import Facts, peak_of
 from ..names import BUFFER, MASK
 from ..rule import INFO
 
@@ -33,10 +33,8 @@ _WIDE = ("float32", "bfloat16", "float64")
 
 def _size(facts: Facts) -> Iterator[Found]:
     for index, tensor, stats in facts.seen(_WEIGHTS):
-        if stats.minimum is None or stats.maximum is None:
-            continue
-        peak = max(abs(stats.minimum), abs(stats.maximum))
-        if peak < _OUTSTANDING or _is_mask(tensor, stats):
+        peak = peak_of(stats)
+        if peak is None or peak < _OUTSTANDING or _is_mask(tensor, stats):
             continue
         weight = _is_weight(tensor)
         evidence: Dict[str, object] = {"max": peak, "elements": stats.elements}
@@ -56,10 +54,12 @@ def _size(facts: Facts) -> Iterator[Found]:
 
 def _state(facts: Facts) -> Iterator[Found]:
     for index, tensor, stats in facts.seen((OPTIMIZER,)):
-        if tensor.numel <= _FEW or stats.minimum is None or stats.maximum is None:
-            continue
-        peak = max(abs(stats.minimum), abs(stats.maximum))
-        if peak > (_OF_GRADIENTS if tensor.key in _GRADIENTS else _OF_SQUARES):
+        peak = peak_of(stats)
+        if (
+            tensor.numel > _FEW
+            and peak is not None
+            and peak > (_OF_GRADIENTS if tensor.key in _GRADIENTS else _OF_SQUARES)
+        ):
             message = "%s has an element of magnitude %.3g: no gradient makes it that large" % (tensor.name, peak)
             evidence: Dict[str, object] = {"max": peak, "elements": stats.elements}
             yield Found("CK005", message, facts.place(index), evidence=evidence)
