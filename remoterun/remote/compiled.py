@@ -36,7 +36,8 @@ def keep_compiled(sha: str, key: bytes, data: bytes) -> None:
 def with_code(data: bytes) -> bytes:
     """Lay the code of all modules, by their names, in front of the pack: (is a package, path in it, code).
 
-    Modules for other Pythons have none: Python's own importer says what is wrong with them, if they are ever imported.
+    Modules for other Pythons, and those that are nested too deep for this one, have none: Python's own importer says
+    what is wrong with them, if they are ever imported.
     """
     import io
     import marshal
@@ -49,7 +50,7 @@ def with_code(data: bytes) -> bytes:
                 continue
             try:
                 code = marshal.dumps(compile(pack.read(name), name, "exec", dont_inherit=True))
-            except (SyntaxError, ValueError):
+            except Exception:  # of what is nested too deep, RecursionError or MemoryError, by the Python
                 code = b""
             *folders, last = name[:-3].split("/")
             package = last == "__init__"
