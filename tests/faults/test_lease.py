@@ -120,8 +120,8 @@ def test_what_was_said_while_nobody_listened_arrives(python: str, tmp_path: Path
 def test_the_output_of_a_program_is_whole_over_several_connections(tmp_path: Path) -> None:
     go = tmp_path / "go"
     # It does not end while legs are still killed: a last acknowledgement that is lost with one is waited for.
-    waits = b"[ $i -lt 20000 ] || until [ -e $0 ]; do sleep 0.01; done"
-    source = b"i=0; while [ $i -lt 30000 ]; do i=$((i+1)); echo $i; %s; done" % waits
+    waits = b"[ $i -lt 6000 ] || until [ -e $0 ]; do sleep 0.01; done"
+    source = b"i=0; while [ $i -lt 8000 ]; do i=$((i+1)); echo $i; %s; done" % waits
     work = ExecWork(argv=(b"/bin/sh", b"-c", source, os.fsencode(go)))
     heard = bytearray()
     killed: list[int] = []
@@ -132,7 +132,7 @@ def test_the_output_of_a_program_is_whole_over_several_connections(tmp_path: Pat
         def tell(event: Event) -> None:
             data = getattr(event, "data", b"")
             heard.extend(data)
-            if len(heard) >= 60_000:
+            if len(heard) >= 20_000:
                 go.touch()
             elif data and len(killed) < 3:
                 found = [pid for pid in _pids() if _is_leg(pid, run_id)]
@@ -145,7 +145,7 @@ def test_the_output_of_a_program_is_whole_over_several_connections(tmp_path: Pat
         run = asyncio.run(follow(run_id))
     (outcome,) = run.outcomes
     assert outcome.status is Status.OK, outcome.error
-    assert heard == b"".join(b"%d\n" % (n + 1) for n in range(30000))
+    assert heard == b"".join(b"%d\n" % (n + 1) for n in range(8000))
     assert outcome.connections > 1
 
 
