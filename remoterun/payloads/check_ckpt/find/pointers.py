@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from typing import TYPE_CHECKING, Dict, Iterator, List, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, Dict, Iterator, List, Optional, Sequence, Set, Tuple
 
 from ..model import Found, clean_text
 from ..patterns import pattern
@@ -75,6 +75,13 @@ def _read(path: str) -> str:
 
 def judge_pointers(pointers: Sequence[Pointer], verdicts: Dict[str, str]) -> Iterator[Tuple[Pointer, Found]]:
     """Say which pointers lead nowhere, or to no good; `verdicts` are those of checkpoints by their real paths."""
+    # By the paths of checkpoints and of all folders that they are in.
+    known: Dict[str, Set[str]] = {}
+    for path, verdict in verdicts.items():
+        at = path
+        while verdict not in known.setdefault(at, set()):
+            known[at].add(verdict)
+            at = os.path.dirname(at)
     for pointer in pointers:
         shown, says = clean_text(pointer.relative, 200), clean_text(pointer.says, 200)
         data: Dict[str, object] = {"file": clean_text(pointer.path, 1000), "names": says}
@@ -83,12 +90,8 @@ def judge_pointers(pointers: Sequence[Pointer], verdicts: Dict[str, str]) -> Ite
         elif not pointer.target:
             yield pointer, Found("CK065", "%s names %s, which is not there" % (shown, says), data, BAD)
         else:
-            worst = {verdict for path, verdict in verdicts.items() if _is_at(path, pointer.target)}
+            worst = known.get(pointer.target, ())
             if "bad" in worst:
                 yield pointer, Found("CK065", "%s names %s, which is damaged" % (shown, says), data, SUSPECT)
             elif "in_progress" in worst:
                 yield pointer, Found("CK065", "%s names %s, which is not finished" % (shown, says), data, INFO)
-
-
-def _is_at(path: str, target: str) -> bool:
-    return path == target or path.startswith(target + "/")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import re
 from functools import partial
 from typing import TYPE_CHECKING, Any, Dict, Iterable, Iterator, List, Optional, Set, Tuple
@@ -31,8 +30,6 @@ _EXPERT_OPTIMIZER = r"expp_rank_(\d{1,6})_mp_rank_(\d{1,6})_optim_states\.pt"
 _KNOWN = pattern("|".join((_MODEL, _LAYER, _EXPERT, _OPTIMIZER, _EXPERT_OPTIMIZER)))
 _MODULE = "module."
 _HALVES = ("bfloat16", "float16")
-# Of more missing files, it is only said that there are so many.
-_MOST_MISSING = 10_000
 
 
 def claim(listing: Listing) -> List[Claim]:
@@ -165,7 +162,7 @@ class _Reader:
         return max(counts) if counts else None
 
     def _judge_files(self) -> None:
-        self._members.lack(itertools.islice(self._missing(), _MOST_MISSING), "file of a rank")
+        self._members.lack(self._missing(), "file of a rank")
         ranks = self._ranks()
         extra = [each.group() for each in matching(_OPTIMIZER, self._names) if ranks and int(each.group(2)) >= ranks]
         if extra:
@@ -181,27 +178,30 @@ class _Reader:
         start = optimizers[0].group(1) if optimizers else "zero_pp_rank_"
         there = {(int(each.group(2)), int(each.group(3))) for each in optimizers}
         counts = [model.mp_ranks or 1 for model in models] + [number + 1 for number in mp_ranks]
-        for mp_rank in range(max(counts, default=1)):
+        shared = bool(optimizers) or (sharded and not self.parameters.found)
+        # Files may say any number of ranks: each that is counted here is there or is told.
+        ranks = (self._ranks() or 0) if per_rank or shared else 0
+        for mp_rank in range(max(counts, default=1)) if ranks or not per_rank else ():
             if not per_rank and "mp_rank_%02d_model_states.pt" % mp_rank not in self._names:
                 yield "mp_rank_%02d_model_states.pt" % mp_rank
-            for rank in range(self._ranks() or 0):
+            for rank in range(ranks):
                 name = "zero_pp_rank_%d_mp_rank_%02d_model_states.pt" % (rank, mp_rank)
                 if per_rank and name not in self._names:
                     yield name
-                if (optimizers or (sharded and not self.parameters.found)) and (rank, mp_rank) not in there:
+                if shared and (rank, mp_rank) not in there:
                     yield "%s%d_mp_rank_%02d_optim_states.pt" % (start, rank, mp_rank)
         yield from _missing_parts(matching(_LAYER, self._names), "layer_%s-model_%s-model_states.pt")
         yield from _missing_parts(matching(_EXPERT, self._names), "%s_%s_mp_rank_%s_model_states.pt")
 
 
-def _missing_parts(found: List["re.Match[str]"], name: str) -> Iterable[str]:
+def _missing_parts(found: List["re.Match[str]"], name: str) -> Iterator[str]:
     """Name the parts of layers that other layers have; those without weights or experts have no file at all."""
     parts: Dict[str, Set[Tuple[str, ...]]] = {}
     for match in found:
         layer, *rest = match.groups()
         parts.setdefault(layer, set()).add(tuple(rest))
     every = set().union(*parts.values()) if parts else set()
-    return [name % (layer, *part) for layer, known in parts.items() for part in every - known]
+    return (name % (layer, *part) for layer, known in parts.items() for part in every - known)
 
 
 def _in_order(pattern: str, names: Iterable[str]) -> List["re.Match[str]"]:

@@ -57,12 +57,12 @@ def find_weights(folder: Folder) -> List[Weights]:
     # One file is loaded before shards of the same name.
     single = {(match.group(1), match.group(2)): match.group() for match in matching(_SINGLE, listed)}
     sets = {key: Weights(*key, (name,)) for key, name in single.items()}
+    shards: Dict[Tuple[str, str], List["re.Match[str]"]] = {}
     for match in matching(_SHARD, listed):
-        key = match.group(1) + (match.group(4) or ""), match.group(5)
-        known = sets.get(key, Weights(*key, ()))
-        promised = max(int(match.group(3)), known.promised)
-        if key not in single:
-            sets[key] = known._replace(files=(*known.files, match.group()), promised=promised)
+        shards.setdefault((match.group(1) + (match.group(4) or ""), match.group(5)), []).append(match)
+    for key, found in shards.items():
+        promised = max(int(match.group(3)) for match in found)
+        sets.setdefault(key, Weights(*key, tuple(match.group() for match in found), promised=max(1, promised)))
     for match in matching(_INDEX, listed):
         key = match.group(1) + match.group(3), match.group(2)
         named = _places(folder, match.group()) if key not in sets else None

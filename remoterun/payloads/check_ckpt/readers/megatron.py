@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Iterator, List, Set, Tuple
 from ..model import MASTER, MODEL, OPTIMIZER, clean_text
 from ..patterns import pattern
 from ..pickles.nodes import string_items
+from ..pickles.rebuild import is_count
 from ..rules.rule import INFO
 from . import dcp
 from .folder import Claim
@@ -71,19 +72,17 @@ class _Ranks:
         self._members = members
         self.checkpoint = members.checkpoint
         self._found = {match.group(): match for match in matching(_OF_RANK, members.folder.files)}
+        self._places = {tuple(each for each in match.groups()[1:4] if each) for match in self._found.values()}
         self._read = 0
         self._sizes: List[int] = []
 
     def read(self) -> None:
         """Read every file, of which the first speaks for all."""
         for name, match in sorted(self._found.items()):
-            start = "" if len(self._places()) == 1 else match.group(1) + "."
+            start = "" if len(self._places) == 1 else match.group(1) + "."
             part = MODEL if match.group(5) else OPTIMIZER
             role = OPTIMIZER if match.group(6) else None
             self._members.take(name, part, role=role, look=partial(self._look, name, start))
-
-    def _places(self) -> Set[Tuple[str, ...]]:
-        return {tuple(each for each in match.groups()[1:4] if each) for match in self._found.values()}
 
     def _look(self, name: str, start: str, loaded: Loaded) -> None:
         inner = loaded.checkpoint
@@ -98,19 +97,16 @@ class _Ranks:
         self._read += 1
         options = dict(string_items(loaded.entries.get("args")))
         sizes = [loaded.number(options.get(key)) for key in _SIZES]
-        self._sizes = self._sizes or [int(size or 1) for size in sizes if _SIZES[0] in options]
+        self._sizes = self._sizes or [size if is_count(size) else 1 for size in sizes if _SIZES[0] in options]
 
     def judge(self) -> None:
         """Say which ranks are missing."""
-        places = self._places()
         suffixes = {match.group()[len(match.group(1)) + 1 :] for match in self._found.values() if match.group(5)}
         others = {match.group()[len(match.group(1)) + 1 :] for match in self._found.values() if match.group(6)}
-        expected = self._expected(places)
+        expected = self._expected(self._places)
         names = suffixes or {"model_optim_rng.pt"}
-        missing = [
-            "mp_rank_%s/%s" % ("_".join(place), name) for place in sorted(expected) for name in sorted(names | others)
-        ]
-        self._members.lack((name for name in missing if name not in self._found), "file of a rank")
+        every = ("mp_rank_%s/%s" % ("_".join(place), name) for place in sorted(expected) for name in names | others)
+        self._members.lack((name for name in every if name not in self._found), "file of a rank")
 
     def _expected(self, places: Set[Tuple[str, ...]]) -> Set[Tuple[str, ...]]:
         """Return every combination of the ranks: as far as they go, or as the arguments of the run say."""
@@ -121,7 +117,8 @@ class _Ranks:
         sizes = [size for number, size in enumerate(self._sizes) if number == 0 or size > 1]
         if len(sizes) == length:
             counts = [max(pair) for pair in zip(counts, sizes)]
-        ranks = itertools.product(*(range(count) for count in counts))
+        # All numbers of each dimension are kept in memory.
+        ranks = itertools.product(*(range(min(count, _MOST_RANKS)) for count in counts))
         named = (tuple("%0*d" % pair for pair in zip(widths, place)) for place in itertools.islice(ranks, _MOST_RANKS))
         return set(named)
 
@@ -131,7 +128,6 @@ class _Ranks:
 
 def _read_distributed(folder: Folder) -> Checkpoint:
     members = Members(folder, "megatron-dist")
-    backend = (members.json(_CONFIG) or {}).get("sharded_backend") if _CONFIG in folder.files else None
     shared = False
     if any(name.endswith("/" + _ARRAY) for name in folder.files):
         members.checkpoint.unsupported = "it keeps its tensors as zarr arrays, whose values can't be checked"
@@ -141,6 +137,7 @@ def _read_distributed(folder: Folder) -> Checkpoint:
         loaded.checkpoint.format = "megatron-dist"
         shared = any(name.startswith(_SHARED) for name in loaded.objects)
     checkpoint = members.checkpoint
+    backend = (members.json(_CONFIG) or {}).get("sharded_backend") if _CONFIG in folder.files else None
     if isinstance(backend, str) and backend not in ("torch_dist", "zarr"):
         message = "its tensors are kept by a backend that is not known here (%s)"
         checkpoint.unsupported = checkpoint.unsupported or message % clean_text(backend, 50)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from typing import TYPE_CHECKING, Any, Callable, Dict, Iterable, List, Optional, Set
 
@@ -14,8 +15,8 @@ if TYPE_CHECKING:
     from .folder import Folder
     from .torch_objects import Loaded
 
-# Names of missing files that a finding lists.
-_MOST_NAMES = 20
+# Names of missing files that a finding lists, and that it counts: numbers in files may ask for any.
+_MOST_NAMES, _MOST_MISSING = 20, 100_000
 
 
 class Members:
@@ -120,12 +121,15 @@ class Members:
         return escaping
 
     def lack(self, names: Iterable[str], what: str, *, severity: Optional[str] = None) -> None:
-        """Note files that belong to the checkpoint and are not there."""
-        missing = sorted(names)
+        """Note files that belong to the checkpoint and are not there; names beyond many are not asked for."""
+        missing = sorted(itertools.islice(names, _MOST_MISSING))
         if not missing:
             return
         shown = [clean_text(name) for name in missing[:_MOST_NAMES]]
-        message = "%s missing: %s%s" % (count_of(len(missing), what), shown[0], ", ..." if len(missing) > 1 else "")
+        noun, space, rest = what.partition(" ")
+        counted = count_of(len(missing), noun) + space + rest
+        message = "%s missing: %s%s" % (counted, shown[0], ", ..." if len(missing) > 1 else "")
+        message = "at least " * (len(missing) == _MOST_MISSING) + message
         if severity is None:
             self.checkpoint.truncated = True
         self.checkpoint.add("CK060", message, severity=severity, missing=shown, count=len(missing))

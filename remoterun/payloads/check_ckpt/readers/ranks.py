@@ -21,8 +21,6 @@ _COMPOSER = r"(ep\d{1,9}-ba(\d{1,15}))-rank(\d{1,6})\.pt"
 _VERL = r"((?:[^/]+/)?)(model|optim|extra_state)_world_size_(\d{1,6})_rank_(\d{1,6})\.pt"
 # Folders of a step that hold the networks, each with its own files.
 _NETWORK = pattern(r"(?:actor|critic|ref|reward)\w*")
-# A missing rank is named; of more than so many, only their count.
-_MOST_RANKS = 100_000
 
 
 def claim(listing: Listing) -> List[Claim]:
@@ -122,7 +120,7 @@ def _read_verl(members: Members) -> Checkpoint:
 
 def _judge_ranks(members: Members, start: str, worlds: Dict[int, Set[int]]) -> None:
     for world, ranks in sorted(worlds.items()):
-        missing = set(range(min(world, _MOST_RANKS))) - ranks
+        missing = (rank for rank in range(world) if rank not in ranks)
         members.lack(("%s_world_size_%d_rank_%d.pt" % (start, world, rank) for rank in missing), "file")
     if len(worlds) > 1:
         message = "files of %s for %s ranks lie together: some are left over from another run"

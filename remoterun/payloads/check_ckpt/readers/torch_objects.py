@@ -268,7 +268,7 @@ class Objects:
     def _place_stored(self, stored: Stored, name: str, role: str, key: str, node: object) -> None:
         checkpoint, regions = self._checkpoint, self._checkpoint.regions
         storage, held, dtype, _, offset, shape, stride = stored
-        if dtype is None or dtype.kind == "opaque" or self._big_endian or storage in self._textual:
+        if dtype is None or not dtype.size or dtype.kind == "opaque" or self._big_endian or storage in self._textual:
             unreadable = self._unreadable(stored)
             if dtype is None or unreadable:
                 self._pass_over(name, stored, unreadable)
@@ -299,7 +299,7 @@ class Objects:
     def _unreadable(self, stored: Stored) -> str:
         """Say why the values of a tensor can't be looked at, wherever they are; nothing when they can."""
         dtype = stored.dtype
-        if dtype is None:
+        if dtype is None or not dtype.size:
             return UNKNOWN_FORMAT
         if dtype.kind == "opaque":
             return "codes without a value of their own"
@@ -355,7 +355,7 @@ class Objects:
     def number(self, node: object) -> Optional[Number]:
         """Read a plain number, a numpy scalar or a tensor of one element."""
         if isinstance(node, (int, float)):
-            return None if isinstance(node, bool) or abs(node) > 1 << 62 else node
+            return plain_number(node)
         if type(node) is Saved and id(node) in self.tensors:
             return self._only_element(self._checkpoint.tensors[self.tensors[id(node)]])
         if isinstance(node, Call) and node.path.endswith(".multiarray.scalar") and len(node.args) == 2:
@@ -382,6 +382,12 @@ class Objects:
             return unpacked(dtype, self._source.read(data.offset, data.size))
         text = encoded(data)
         return unpacked(dtype, text.encode("latin-1", "replace")) if isinstance(text, str) else None
+
+
+def plain_number(node: object) -> Optional[Number]:
+    """Return a number as it is; None for anything else, and for what no counter and no rate can be."""
+    known = isinstance(node, (int, float)) and not isinstance(node, bool) and not abs(node) > 1 << 62
+    return node if known else None  # type: ignore[return-value]
 
 
 _CODES = {

@@ -9,6 +9,7 @@ from ..model import MASTER, MODEL, OPTIMIZER, OTHER, clean_text
 from ..pickles.nodes import Pairs, Persistent, string_items
 from ..pickles.training import learn
 from .members import matching
+from .torch_objects import plain_number
 
 if TYPE_CHECKING:
     from typing import Optional
@@ -86,7 +87,7 @@ class Parameters:
         for match in self._found.values():
             kinds.setdefault(match.group(1), set()).add(match.group(2))
         every = set().union(*kinds.values()) if kinds else set()
-        missing = ["zero/%s/%s.pt" % (param, kind) for param, known in kinds.items() for kind in every - known]
+        missing = ("zero/%s/%s.pt" % (param, kind) for param, known in kinds.items() for kind in every - known)
         self._members.lack(missing, "file of a parameter")
         # Which group a parameter is in is not said, and matters only where they differ.
         group = dict(string_items(self._groups[0])) if len(self._groups) == 1 else {}
@@ -99,7 +100,7 @@ class Parameters:
     def _number(self, node: object) -> Optional[Number]:
         if isinstance(node, Persistent):
             return self._numbers.get(id(node))
-        return node if isinstance(node, (int, float)) and not isinstance(node, bool) else None
+        return plain_number(node)
 
 
 def _pairs(state: Dict[str, Any]) -> Pairs:

@@ -138,7 +138,7 @@ def frozen_shares(shapes: object, tensors: Sequence[Tensor], rank: int, ranks: i
     """Return what a rank's file of ZeRO-3 has of weights that are not trained, by the names of the flat tensors."""
     known = {}
     flats = {tensor.name: tensor for tensor in tensors if tensor.name.startswith(_FROZEN) and is_flat(tensor)}
-    for param in shapes_of(shapes)[0] if shapes is not None else ():
+    for param in [param for group in shapes_of(shapes) for param in group]:
         flat = flats.get(clean_text(_FROZEN + param.name))
         if flat is not None:
             share = [each for each in each_cut([param], rank, ranks) if each.length <= flat.numel]
@@ -203,7 +203,7 @@ class Shards:
         if isinstance(stage, Call) and stage.args:
             stage = stage.args[0]
         known = loaded.number(stage)
-        counts = {each for each in (count if isinstance(count, list) else [count]) if is_count(each)}
+        counts = {each for each in (count if isinstance(count, list) else [count]) if each and is_count(each)}
         if state:
             self.stage = int(known) if known in (1, 2, 3) else 3 if "fp32_flat_groups" in state else 1
             self.ranks = self.ranks or max(counts, default=None)
