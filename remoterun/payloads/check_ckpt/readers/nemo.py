@@ -22,11 +22,9 @@ def claim(listing: Listing) -> List[Claim]:
     weights, context = listing.folders.get(_WEIGHTS), listing.folders.get(_CONTEXT)
     if weights is None or context is None:
         return []
+    # Of what the other holds nothing is read, so it counts for nothing either.
     parts = [file for each in (megatron.claim(weights) or dcp.claim(weights)) for file in each.files]
-    if not parts:
-        return []
-    files = ["%s/%s" % (_WEIGHTS, file) for file in parts] + ["%s/%s" % (_CONTEXT, file) for file in context.files]
-    return [Claim("", tuple(sorted(files)))]
+    return [Claim("", tuple(sorted("%s/%s" % (_WEIGHTS, file) for file in parts)))] if parts else []
 
 
 def read(folder: Folder) -> Checkpoint:
