@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, List, Optional
+from typing import TYPE_CHECKING, Dict, List, Optional
 
 from ..model import Checkpoint, FlawedError, clean_text, count_of
 from ..records import Record
@@ -62,7 +62,8 @@ def _plain(name: str) -> str:
 def _members(source: Source, checkpoint: Checkpoint) -> List[_Member]:
     """Follow the headers to the end of the archive."""
     members: List[_Member] = []
-    at, long_name = 0, ""
+    at = 0
+    named: Dict[str, str] = {}
     while True:
         header = source.read(at, _BLOCK)
         if len(header) < _BLOCK:
@@ -77,10 +78,12 @@ def _members(source: Source, checkpoint: Checkpoint) -> List[_Member]:
             return members
         kind = header[156:157]
         if kind in (b"L", b"x") and size <= _MAX_NAME:
-            long_name = _long_name(kind, source.read(at + _BLOCK, size)) or long_name
+            named.update(_named(kind, source.read(at + _BLOCK, size)))
         elif kind != b"g":
-            members.append(_Member(long_name or _name(header), kind, at + _BLOCK, size))
-            long_name = ""
+            told = named.get("size", "")
+            size = int(told) if told.isdecimal() and len(told) < 19 else size
+            members.append(_Member(named.get("path") or _name(header), kind, at + _BLOCK, size))
+            named = {}
         if len(members) > _MAX_MEMBERS:
             raise FlawedError("CK103", "the archive has more than %s" % count_of(_MAX_MEMBERS, "member"))
         at += _BLOCK + (size + _BLOCK - 1) // _BLOCK * _BLOCK
@@ -108,15 +111,16 @@ def _name(header: bytes) -> str:
     return joined.decode("utf-8", "replace")
 
 
-def _long_name(kind: bytes, data: bytes) -> str:
-    """Read the name that a header of its own gives to the next member; records of pax are ``LENGTH path=NAME``."""
+def _named(kind: bytes, data: bytes) -> Dict[str, str]:
+    """Read what a header of its own says of the next member: its path, or records of pax, ``LENGTH size=NUMBER``.
+
+    From 8 GiB on, the size stands in such a record alone.
+    """
+    text = data.decode("utf-8", "replace")
     if kind == b"L":
-        return data.split(b"\0")[0].decode("utf-8", "replace")
-    for line in data.split(b"\n"):
-        _, _, record = line.partition(b" ")
-        if record.startswith(b"path="):
-            return record[5:].decode("utf-8", "replace")
-    return ""
+        return {"path": text.partition("\0")[0]}
+    records = (line.partition(" ")[2].partition("=") for line in text.split("\n"))
+    return {key: value for key, _, value in records if value}
 
 
 def _judge(members: List[_Member], checkpoint: Checkpoint) -> None:
