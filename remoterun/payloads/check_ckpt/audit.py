@@ -131,11 +131,11 @@ def _choose(ctx: Context, settings: Settings, discovery: Discovery, now: float) 
 
 
 def _newest(units: List[Unit], count: int) -> List[Unit]:
-    """Return so many that are finished, and those above them that are not, of which that is told."""
+    """Return so many that are finished, and what stands above them: of the unfinished that is told."""
     from .find.liveness import growing
 
     for index, unit in enumerate(units):
-        count -= not (unit.temporary or growing(unit))
+        count -= not (unit.temporary or unit.companion or growing(unit))
         if not count:
             return units[: index + 1]
     return units
