@@ -95,26 +95,31 @@ class Auditor:
         """Read one checkpoint. Whatever is wrong with it is its own verdict."""
         files, now = look(unit), self._clock()
         report = Report(unit)
-        try:
-            self._audit(report)
-        except NotRegularError:
-            report.fail(Found("CK030", "it is no regular file any more"))
-        except FileNotFoundError as error:
-            report.wait("%s was deleted before it could be read" % _what(unit, error.filename))
-        except PermissionError as error:
-            report.fail(Found("CK030", "%s may not be read: %s" % (_what(unit, error.filename), error.strerror)))
-        except OSError as error:
-            if error.errno == errno.ESTALE:
-                report.wait("%s was replaced on its file server while it was read" % _what(unit, error.filename))
-            else:
-                # Whatever the disk can't give back is lost to the training job, too.
-                message = "%s can't be read: %s" % (_what(unit, error.filename), error.strerror)
-                report.fail(Found("CK030", message, severity=BAD))
-        except Exception as error:  # a fault of this program on one file, which must not hide what it knows of others
-            import traceback
+        for act in (self._audit, Report.ask):
+            try:
+                act(report)
+            except NotRegularError:
+                report.fail(Found("CK030", "it is no regular file any more"))
+            except FileNotFoundError as error:
+                report.wait("%s was deleted before it could be read" % _what(unit, error.filename))
+            except PermissionError as error:
+                report.fail(Found("CK030", "%s may not be read: %s" % (_what(unit, error.filename), error.strerror)))
+            except OSError as error:
+                if error.errno == errno.ESTALE:
+                    report.wait("%s was replaced on its file server while it was read" % _what(unit, error.filename))
+                else:
+                    # Whatever the disk can't give back is lost to the training job, too.
+                    message = "%s can't be read: %s" % (_what(unit, error.filename), error.strerror)
+                    report.fail(Found("CK030", message, severity=BAD))
+            except Exception as error:  # a fault of this program on one file must not hide what it knows of others
+                import traceback
 
-            traceback.print_exc()
-            report.fail(Found("CK030", "the audit itself failed on it (%s): please report it" % type(error).__name__))
+                traceback.print_exc()
+                message, step = "the audit itself failed on it (%s): please report it" % type(error).__name__, None
+                # A worker that was killed tells so in a line, a fault in it in a traceback.
+                if isinstance(error, WorkerError) and "\n" not in str(error):
+                    message, step = "it was not read to its end: %s" % error, "Run again, with workers=1 if need be."
+                report.fail(Found("CK030", message, next_step=step))
         outcome = report.outcome()
         used = (self._engine.name, self._checksum.name) if self._checksum else (None, None)
         outcome.record.update(seconds=0.0, engine=used[0], crc=used[1])

@@ -36,6 +36,8 @@ _LOOK_EVERY_S = 0.02
 _GRACE_S = 2.0
 _MOST_BYTES = 1 << 20
 _MIB = 1 << 20
+# No process has so many bytes, and none takes so many seconds; one that a file got hold of may say so.
+_ABSURD = 1 << 62
 # Signals that a loader brings on itself; any other came from outside.
 _CRASHES = (signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGFPE, signal.SIGILL)
 _ELSEWHERE = "; name an environment that can load it: `--venv DIR`, or `venv` of the target"
@@ -304,7 +306,7 @@ class _Child:
         return "its process ended with %s" % (signal.Signals(-status).name if status < 0 else "status %d" % status)
 
     def _note(self, memory: object) -> None:
-        if isinstance(memory, int):
+        if isinstance(memory, int) and memory < _ABSURD:
             self.peak = max(self.peak, memory)
             if memory > self._allowance.memory and not self.ended:
                 self.ended = "it was ended at %d MiB of memory of its own (load_memory)" % (memory // _MIB)
@@ -320,7 +322,7 @@ def _answer(path: str, how: str, said: Dict[str, object]) -> _Answer:
         accepted if isinstance(accepted, bool) else None,
         "%s%s" % (error, _ELSEWHERE) if "absent" in said else error,
         _BY[how] if isinstance(accepted, bool) else None,
-        seconds if isinstance(seconds, float) else 0.0,
+        seconds if isinstance(seconds, float) and 0 <= seconds < _ABSURD else 0.0,
     )
 
 

@@ -79,6 +79,7 @@ class Report:
         self.shallow = False
         self._waiting = ""
         self._failed = False
+        self._told: List[Found] = []
 
     def wait(self, reason: str) -> None:
         """Note that it is not finished, so that nothing found in it counts; an empty reason says nothing."""
@@ -89,13 +90,17 @@ class Report:
         self._failed = True
         self.checkpoint.found.append(found)
 
+    def ask(self) -> None:
+        """Ask what the rules say of what was read."""
+        if not self._waiting:
+            self._told = check(self._facts())
+
     def outcome(self) -> Outcome:
         """Return what was found."""
-        facts = self._facts()
         if self._waiting:
             found = [Found("CK026", "not finished: %s" % self._waiting)]
         else:
-            found = [*self.checkpoint.found, *check(facts)]
+            found = [*self.checkpoint.found, *self._told]
             if self.checkpoint.format == VOCABULARY:
                 found = [each._replace(message=_VOCABULARY) if each.rule == "CK009" else each for each in found]
         if self.shallow and not self._waiting:
@@ -103,7 +108,7 @@ class Report:
         if self.scanned.skimmed and not self._waiting:
             found.append(self._tell_skimmed())
         weights, optimizer = self.claims.params > 0, OPTIMIZER in self.checkpoint.parts
-        return Outcome(found, self._record(facts), weights, optimizer, bool(self._waiting), self._failed)
+        return Outcome(found, self._record(self._facts()), weights, optimizer, bool(self._waiting), self._failed)
 
     def _tell_skimmed(self) -> Found:
         """Say where rules were silent because there was less to go by."""

@@ -157,7 +157,7 @@ def _together(facts: Facts) -> Iterator[Found]:
         return
     (optimizer,), (scheduler,) = checkpoint.optimizers, checkpoint.schedulers
     made, count = _steps_made(optimizer), scheduler.get("last_epoch")
-    if made is None or count is None or abs(made - count) <= 1:
+    if made is None or count is None or not 1 < abs(made - count) < math.inf:
         return
     # One that waits for a plateau is asked at evaluations. Other programs' optimizers lie deeper in their files.
     if checkpoint.format == "hf-trainer" and not optimizer.name and "num_bad_epochs" not in scheduler:
