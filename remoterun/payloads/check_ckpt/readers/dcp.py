@@ -72,19 +72,22 @@ def load(folder: Folder) -> Distributed:
     """Read a distributed checkpoint, for those who look at its objects, too."""
     checkpoint = Checkpoint("dcp", sum(seen.size for seen in folder.files.values()))
     descriptions = _descriptions(folder, checkpoint)
+    checkpoint.decoded = bool(descriptions)
     items = [item for each in descriptions for item in matched(each, checkpoint)]
-    tensors = {name: whole for each in descriptions for name, whole in each.tensors.items()}
+    tensors = {name: whole._replace(chunks=[]) for each in descriptions for name, whole in each.tensors.items()}
     paths = {name: path for each in descriptions for name, path in each.paths.items()}
     objects = {name for each in descriptions for name in each.objects}
-    names = Names([*tensors, *sorted(objects)], paths)
+    # There may be very many of all of these: each goes as soon as it has served.
+    del descriptions
+    referenced = {item.path for item in items}
     placed = _placed(items, folder, checkpoint)
-    reader = Items(folder, checkpoint, names, tensors)
-    for path, stored in placed.items():
-        reader.read(path, stored)
+    del items
+    reader = Items(folder, checkpoint, Names([*tensors, *sorted(objects)], paths), tensors)
+    for path in list(placed):
+        reader.read(path, placed.pop(path))
     reader.finish()
-    if descriptions:
-        _note_unreferenced(folder, checkpoint, {item.path for item in items})
-    checkpoint.decoded = bool(descriptions)
+    if checkpoint.decoded:
+        _note_unreferenced(folder, checkpoint, referenced)
     return Distributed(checkpoint, objects)
 
 

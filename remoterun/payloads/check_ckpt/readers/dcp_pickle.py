@@ -14,8 +14,9 @@ if TYPE_CHECKING:
     from ..source import Source
 
 _SIZE = Global("torch", "Size")
-# Bytes by which the process may grow; 100,000 chunks of tensors take 60 MB.
-_MOST_GROWTH = 128 * 1024 * 1024
+# Bytes that its objects may take, as estimated, and by which the process may grow: of a file of half a MB or less, of a
+# larger one so many for each of its own, of which a chunk of a tensor has 140 and needs 550.
+_PER_BYTE, _MOST = 8, 1 << 30
 
 
 class Chunk(Record):
@@ -49,15 +50,15 @@ class Compact(Machine):
     """
 
     def __init__(self, source: Source, start: int, end: int, budget: int = BUDGET) -> None:
-        super().__init__(source, start, end, budget)
+        super().__init__(source, start, end, min(max(budget, _PER_BYTE * (end - start)), _MOST))
         # By the `id` of an object that is not built yet, its number in the memo and what was left of the budget.
         self._begun: Dict[int, Tuple[int, int]] = {}
         self._resident = _resident()
 
     def _top_up(self) -> None:
         super()._top_up()
-        if _resident() - self._resident > _MOST_GROWTH:
-            raise TooLargeError("its objects take more than %d MB" % (_MOST_GROWTH >> 20))
+        if _resident() - self._resident > self._budget:
+            raise TooLargeError("its objects take more than %d MB" % (self._budget >> 20))
 
     def remember(self, index: int) -> None:
         """Note the topmost value under a number, unless it is an object's own dictionary."""

@@ -24,8 +24,11 @@ from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_
 from torch.distributed.checkpoint.state_dict_saver import save as save_distributed
 
 from remoterun.payloads.check_ckpt.model import Checkpoint
+from remoterun.payloads.check_ckpt.pickles.machine import Machine
+from remoterun.payloads.check_ckpt.pickles.nodes import TooLargeError
 from remoterun.payloads.check_ckpt.readers import dcp
 from remoterun.payloads.check_ckpt.readers.dcp_metadata import matched, read_metadata
+from remoterun.payloads.check_ckpt.readers.dcp_pickle import Compact
 from remoterun.payloads.check_ckpt.readers.folder import Folder, Seen
 from remoterun.payloads.check_ckpt.rules.training import pairs
 from remoterun.payloads.check_ckpt.source import Source
@@ -504,10 +507,8 @@ def test_any_pickler_may_have_written_it(tmp_path: Path, protocol: int, pickler:
     assert (heard.record["verdict"], heard.findings, heard.record["params"]) == ("ok", [], 48)
 
 
-@pytest.mark.slow
-def test_a_model_on_many_ranks_is_decoded(tmp_path: Path) -> None:
-    """As for 8 billion parameters on 64 ranks."""
-    ranks, tensors = 64, 900
+def on_many_ranks(path: Path, ranks: int, tensors: int) -> Path:
+    """Write the .metadata of tensors of which every rank has a share."""
     metadata = Metadata({}, None, {})
     for number in range(tensors):
         name = f"optim.state.layers.{number}.attention.wq.weight.exp_avg"
@@ -517,13 +518,29 @@ def test_a_model_on_many_ranks_is_decoded(tmp_path: Path) -> None:
         for rank in range(ranks):
             place = _StorageInfo(f"__{rank}_0.distcp", number * 1_100_000, 1_050_000)
             metadata.storage_data[MetadataIndex(name, [64 * rank, 0], rank)] = place
-    write(tmp_path / ".metadata", pickle.dumps(metadata))
+    return write(path / ".metadata", pickle.dumps(metadata))
+
+
+@pytest.mark.slow
+def test_a_model_on_many_ranks_is_decoded(tmp_path: Path) -> None:
+    """As for 8 billion parameters on 64 ranks."""
+    ranks, tensors = 64, 900
     checkpoint = Checkpoint("dcp", 0)
-    with Source(str(tmp_path / ".metadata")) as source:
+    with Source(str(on_many_ranks(tmp_path, ranks, tensors))) as source:
         known = read_metadata(source, checkpoint, ".metadata")
     assert known is not None
     assert len(matched(known, checkpoint)) == ranks * tensors
     assert checkpoint.found == []
+
+
+def test_memory_for_a_description_grows_with_it(tmp_path: Path) -> None:
+    """That of 70 billion parameters on 128 ranks has 39 MB, and takes more than a small file may."""
+    path = on_many_ranks(tmp_path, 64, 300)
+    with Source(str(path)) as source:
+        decoded = Compact(source, 0, source.size, budget=4 << 20).decode()
+        assert decoded.stop == source.size
+        with pytest.raises(TooLargeError):
+            Machine(source, 0, source.size, budget=4 << 20).decode()
 
 
 # --- other forms ----------------------------------------------------------------------------------------------------
