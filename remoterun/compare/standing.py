@@ -35,6 +35,7 @@ def advance(
         now: the run.
     """
     standing: list[Standing] = []
+    kept: list[Standing] = []
     gone: list[Gone] = []
     known = {each.identity.key: each for each in before}
     for key, (identity, finding) in view.found.items():
@@ -49,7 +50,7 @@ def advance(
             continue
         fate = _fate(earlier, seen.get(earlier.identity.payload), summed)
         if fate is None:
-            standing.append(
+            kept.append(
                 Standing(
                     identity=earlier.identity,
                     finding=earlier.finding,
@@ -61,14 +62,19 @@ def advance(
         else:
             gone.append(fate)
     return (
-        tuple(sorted(standing, key=_gravity)),
-        tuple(sorted(gone, key=lambda each: _gravity(each.standing))),
+        tuple(sorted((*standing, *sorted(kept, key=_order)), key=_gravity)),
+        tuple(sorted(gone, key=lambda each: _order(each.standing))),
     )
 
 
 def _gravity(standing: Standing) -> int:
     """Put the worst first; those alike stay in the order in which their run tells them."""
     return -standing.finding.severity.rank
+
+
+def _order(standing: Standing) -> tuple[int, str, str]:
+    """Put what earlier runs have told in an order that is always the same: a history does not keep how they told it."""
+    return _gravity(standing), standing.identity.subject, standing.identity.key
 
 
 def _checked(identity: Identity, seen: Mapping[str, Seen]) -> float | None:

@@ -27,7 +27,7 @@ from remoterun.history.database import _SCRIPTS
 from remoterun.history.document import history_schema, trails_document
 from remoterun.history.text import trails_text
 from remoterun.history.trail import Trail
-from remoterun.model import Run, Severity, Status
+from remoterun.model import Outcome, Run, Severity, Status
 from remoterun.report import table
 from remoterun.report.junit import junit
 from tests.support import audits
@@ -73,6 +73,17 @@ def test_the_database_and_the_runs_say_the_same(days: list[Run], data: st.DataOb
             with History.open(Path(name)) as history:
                 found = _found(history, None if earlier is None else days[earlier].run_id, days[later].run_id)
             assert difference_document(found) == difference_document(_pure(days, earlier, later))
+
+
+@pytest.mark.parametrize("last", [silent(A), audited(A, [1, 2])], ids=["unknown", "gone"])
+def test_findings_that_a_run_does_not_tell_come_in_one_order(tmp_path: Path, last: Outcome) -> None:
+    one, two = nan(1), nan(2)
+    days = [run(0, audited(A, [1, 2], two, one)), run(1, audited(A, [1, 2], one, two)), run(2, last)]
+    for each in days:
+        keep(tmp_path, each)
+    with History.open(tmp_path) as history:
+        found = _found(history, days[1].run_id, days[2].run_id)
+    assert difference_document(found) == difference_document(_pure(days, 1, 2))
 
 
 def test_a_run_that_is_taken_up_again_changes_what_came_after(tmp_path: Path) -> None:
