@@ -302,7 +302,8 @@ def _grouped(items: Iterable[_T], key: Callable[[_T], object]) -> list[list[_T]]
 
 
 def _checkpoint(change: CheckpointChange) -> str:
-    return f"{change.name or change.path} ({change.verdict})" if change.verdict not in {"ok", ""} else change.name
+    called = change.name or change.path
+    return f"{called} ({change.verdict})" if change.verdict not in {"ok", ""} else called
 
 
 def _number(name: str, value: float) -> str:

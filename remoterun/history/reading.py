@@ -425,6 +425,6 @@ def _without_outcome(
         step=step,
         status=Status.LOST if error else Status.RUNNING,
         phase=Phase.RUN if records or not error else Phase.PLAN,
-        error=ErrorInfo.of(error) if error else None,
+        error=ErrorInfo.of(error, run_id=kept.run_id) if error else None,
         records=records,
     )

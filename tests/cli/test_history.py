@@ -111,6 +111,7 @@ def test_a_killed_run_has_kept_all_it_showed_and_is_taken_up(project: Project) -
     assert document["run_id"] == shown[0]["run_id"]
     assert (document["status"], one["status"], two["status"]) == ("incomplete", "ok", "lost")
     assert two["error"]["code"] == "run_cut"
+    assert f"`remoterun resume {document['run_id']}`" in two["error"]["hint"]
     assert (_numbers(one), _numbers(two)) == ([0, 1, 2, 3], [0, 1, 2])
 
     (project.folder / "shut").write_text("")

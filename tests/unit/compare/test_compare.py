@@ -214,6 +214,9 @@ def test_checkpoints_come_and_go_as_routine() -> None:
     difference = compare(run(0, audited(A, [3, 2])), run(1, audited(A, [4, 3])))
     assert told(difference) == [("checkpoint_new", A), ("checkpoint_vanished", A)]
     assert (difference.changed, difference.notable) == (True, False)
+    nameless = audited(A, [4], records=(samples.checkpoint(4, name="", path=path_of(4)), summary(4)))
+    shown = difference_text(compare(run(0, audited(A, [3])), run(1, nameless)), width=100, color=False)
+    assert f"new   {path_of(4)}" in shown
 
 
 def probe(**changes: Json) -> dict[str, Json]:
