@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 _RUN_ID: Final = re.compile(r"\d{8}T\d{6}Z-[0-9a-f]{8}")
 # What no look at a target changes any more.
 _UNKNOWN = frozenset({Status.RUNNING, Status.LOST, Status.CANCELLED})
+_ENDED = frozenset({RunStatus.INTERRUPTED.exit_code, RunStatus.TERMINATED.exit_code})
 _FLAGS = (
     # How to get there, where the run was started on another machine.
     *("on", "without", "only", "project", "venv", "python", "user", "guest_user", "port", "identity", "known_hosts"),
@@ -66,7 +67,7 @@ def cancel(run: RunArgument, *, flags: Flags) -> int:
     Exit status 0 when nothing of it is left there.
     """
     found, status = _take_up(run, flags, Manner.CANCEL)
-    if status not in {0, RunStatus.INCOMPLETE.exit_code}:
+    if status in _ENDED:
         return status
     left = [outcome for outcome in found.outcomes if _may_go_on(outcome)]
     return RunStatus.INCOMPLETE.exit_code if left else 0
@@ -119,7 +120,8 @@ def _go_on(earlier: Run, plan: Plan, flags: Flags, choice: Choice, manner: Manne
     if not wanted:
         tell(f"run {plan.run_id} is complete: every target has its outcome\n")
         print_kept(earlier, plan, flags.showing(), programs=programs_of(plan))
-        return earlier, earlier.status.exit_code
+        # How it had ended then is no answer to whoever wants nothing of it to be left.
+        return earlier, 0 if manner is Manner.CANCEL else earlier.status.exit_code
     known = tuple(outcome for outcome in earlier.outcomes if outcome not in wanted)
     return perform(
         plan, flags.showing(), programs=programs_of(plan), earlier=replace(earlier, outcomes=known), manner=manner
@@ -193,7 +195,8 @@ def _look_after(
     if earlier is not None and not left:
         tell(f"run {run_id} has no target at work that was asked for\n")
         print_kept(earlier, plan, flags.showing(), programs=programs_of(plan))
-        return earlier, earlier.status.exit_code
+        # How it had ended then is no answer to whoever wants nothing of it to be left.
+        return earlier, 0 if manner is Manner.CANCEL else earlier.status.exit_code
     return perform(replace(plan, jobs=left), flags.showing(), manner=manner)
 
 

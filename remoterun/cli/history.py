@@ -13,7 +13,7 @@ from remoterun.cli import completing
 from remoterun.cli.fitting import write_rows
 from remoterun.cli.options import Flags, Format, OutputOption
 from remoterun.cli.output import tell, use_color, write, write_json
-from remoterun.cli.perform import perform, print_kept, print_run
+from remoterun.cli.perform import perform, print_kept, print_run, tell_at_work
 from remoterun.cli.sharing import taking
 from remoterun.errors import ConfigError, Problem, clean
 from remoterun.history import History, HistoryError, Kept, default_folder
@@ -155,8 +155,10 @@ def resume(run: RunArgument, *, flags: Flags) -> int:
         earlier, plan = history.run(kept), history.plan(kept)
     final = tuple(outcome for outcome in earlier.outcomes if outcome.status not in _UNFINISHED)
     if len(final) == len(earlier.outcomes):
-        tell(f"run {kept.run_id} is complete: every target has its outcome\n")
+        if not any(outcome.status is Status.RUNNING for outcome in final):
+            tell(f"run {kept.run_id} is complete: every target has its outcome\n")
         print_kept(earlier, plan, flags.showing(), programs=programs_of(plan))
+        tell_at_work(earlier)
         return earlier.status.exit_code
     return perform(plan, flags.showing(), programs=programs_of(plan), earlier=replace(earlier, outcomes=final))[1]
 

@@ -55,6 +55,12 @@ def perform(
     if performance.unwritable is not None:
         raise no_output(performance.unwritable)
     print_run(run, showing, programs=programs)
+    tell_at_work(run)
+    return run, run.status.exit_code
+
+
+def tell_at_work(run: Run) -> None:
+    """Tell how many targets are at work on a run, if any, and what to do about them."""
     at_work = [outcome for outcome in run.outcomes if outcome.status is Status.RUNNING]
     if at_work:
         count = f"{len(at_work)} target{'s are' if len(at_work) > 1 else ' is'}"
@@ -64,7 +70,6 @@ def perform(
             f"  remoterun collect {run.run_id}  # fetch what is done by now\n"
             f"  remoterun cancel {run.run_id}   # end it\n"
         )
-    return run, run.status.exit_code
 
 
 def detachable(plan: Plan, *, lease_given: bool) -> Plan:

@@ -146,6 +146,23 @@ def test_what_nobody_could_confirm_as_ended_is_asked_once_more(project: Project,
     assert project.run("cancel", run_id, "--quiet", "--output", "json").status == 0
 
 
+def test_whoever_ends_a_run_that_is_over_is_told_that_nothing_is_left(project: Project) -> None:
+    with Started(project.argv("play", "slow", "--output", "jsonl")) as playing:
+        playing.says(rb'"type": ?"record"', times=2)
+        assert playing.end(signal.SIGINT).status == 130
+    ended = project.run("cancel", "last", "--output", "json")
+    assert (ended.status, statuses(ended)["run"], "is complete" in ended.stderr) == (0, "interrupted", True)
+
+
+def test_what_is_at_work_is_not_complete_and_whoever_resumes_it_is_told(project: Project) -> None:
+    run_id = detached(project)
+    told = remoterun("resume", run_id, "--output", "json")
+    assert statuses(told) == {"run": "detached", "one": "running", "two": "running"}
+    assert f"2 targets are at work on run {run_id}:" in told.stderr
+    assert "is complete" not in told.stderr
+    assert project.run("cancel", run_id, "--quiet", "--output", "json").status == 0
+
+
 def test_each_target_of_a_run_of_another_machine_is_kept_and_found_again(
     project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
