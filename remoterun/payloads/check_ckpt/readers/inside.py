@@ -1,11 +1,12 @@
-"""Torch files inside an archive: they are read where they lie, and nothing is unpacked."""
+"""Files of torch, and safetensors, inside an archive: they are read where they lie, and nothing is unpacked."""
 
 from __future__ import annotations
 
 import re
 from typing import TYPE_CHECKING, Optional
 
-from ..model import Checkpoint, FlawedError, clean_text
+from ..find.names import is_checkpoint
+from ..model import Checkpoint, FlawedError, Unchecked, clean_text
 from .archive import LOCAL
 from .old_pickles import is_pickle, read_old_pickle
 from .torch_objects import Loaded, bare
@@ -23,21 +24,33 @@ _MOST_SETTINGS = 4 << 20
 
 
 def read_inside(source: Source, name: str, offset: int, size: int, checkpoint: Checkpoint) -> Optional[Loaded]:
-    """Read a member of an archive and take over what is found; None when torch did not write it."""
-    window = source.window(offset, size)
-    head = window.read(0, 4)
+    """Read a member of an archive and take over what is found; None when nothing can be read of it."""
+    window, shown = source.window(offset, size), clean_text(name, 100)
+    head, loaded = window.read(0, 4), None
     try:
-        loaded = read_torch_zip(window) if head == LOCAL else read_old_pickle(window) if is_pickle(head) else None
+        if head == LOCAL:
+            loaded = read_torch_zip(window)
+        elif is_pickle(head):
+            loaded = read_old_pickle(window)
+        elif name.endswith(".safetensors"):
+            from .safetensors import read_safetensors
+
+            loaded = bare(window, read_safetensors(window))
     except FlawedError as error:
         checkpoint.found.append(error.found)
-        return None
     if size > window.size:
         checkpoint.truncated = True
-        shown = clean_text(name, 100)
         checkpoint.add("CK020", "the archive is cut off inside its member %s" % shown, member=shown)
     if loaded is not None:
         _join(checkpoint, loaded.checkpoint)
+    elif _may_hold_weights(name, head):
+        checkpoint.unchecked.append(Unchecked(shown, "?", window.size, "its format can't be read", "at %d" % offset))
     return loaded
+
+
+def _may_hold_weights(name: str, head: bytes) -> bool:
+    """Tell whether a member of an archive is to be read, by its name or its first bytes."""
+    return head == LOCAL or is_pickle(head) or is_checkpoint(name.rpartition("/")[2])
 
 
 def _join(checkpoint: Checkpoint, inner: Checkpoint) -> None:
@@ -51,8 +64,8 @@ def _join(checkpoint: Checkpoint, inner: Checkpoint) -> None:
 def read_zip_of_files(source: Source, directory: Directory) -> Optional[Loaded]:
     """Read a zip archive of torch files, as Stable-Baselines3 writes it; None when it is none."""
     names = {entry.name for entry in directory.entries}
-    saved = [entry for entry in directory.entries if entry.head[:4] == LOCAL or is_pickle(entry.head)]
-    if _BASELINES not in names and not saved:
+    saved = [entry for entry in directory.entries if _may_hold_weights(entry.name, entry.head)]
+    if _BASELINES not in names and not any(entry.head == LOCAL or is_pickle(entry.head) for entry in saved):
         return None
     checkpoint = Checkpoint("stable-baselines3" if _BASELINES in names else "zip", source.size)
     checkpoint.found += directory.found
