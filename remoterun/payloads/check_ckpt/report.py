@@ -105,18 +105,19 @@ class Report:
                 found = [each._replace(message=_VOCABULARY) if each.rule == "CK009" else each for each in found]
         if self.shallow and not self._waiting:
             found.append(Found("CK126", "no value was checked: only headers were (deep=false)", None, INFO, ""))
-        if self.scanned.skimmed and not self._waiting:
-            found.append(self._tell_skimmed())
+        tensors = self.checkpoint.tensors
+        # Formats without NaN and infinities have nothing that engines look at.
+        skimmed = [index for index in sorted(self.scanned.skimmed) if tensors[index].dtype.kind != "clean"]
+        if skimmed and not self._waiting:
+            found.append(self._tell_skimmed([tensors[index].name for index in skimmed]))
         weights, optimizer = self.claims.params > 0, OPTIMIZER in self.checkpoint.parts
         return Outcome(found, self._record(self._facts()), weights, optimizer, bool(self._waiting), self._failed)
 
-    def _tell_skimmed(self) -> Found:
+    def _tell_skimmed(self, names: List[str]) -> Found:
         """Say where rules were silent because there was less to go by."""
-        skimmed, tensors = sorted(self.scanned.skimmed), self.checkpoint.tensors
-        message = "in %s, only NaN, infinities and pages of zeros were looked for" % count_of(len(skimmed), "tensor")
-        names = [clean_text(tensors[index].name) for index in skimmed[:_MOST_NAMED]]
+        message = "in %s, only NaN, infinities and pages of zeros were looked for" % count_of(len(names), "tensor")
         next_step = "Where numpy can be imported, sizes, zeros and moments are looked at, too."
-        return Found("CK126", message, {"tensors": names}, INFO, next_step)
+        return Found("CK126", message, {"tensors": list(map(clean_text, names[:_MOST_NAMED]))}, INFO, next_step)
 
     def _facts(self) -> Facts:
         unit = self.unit
