@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import select
+import sys
 import time
 
 from remoterun.remote.system import sha256, socket
@@ -93,14 +94,22 @@ class Spool:
         """Return a message that is kept."""
         return self._messages[number - self.first]
 
-    def acknowledge(self, number: int) -> None:
-        """Take note that all messages before a number have arrived."""
-        number = min(number, self.count)
+    def rewind(self, number: int) -> None:
+        """Take note that somebody else is to have all messages from a number on, whoever had them before."""
+        self.acknowledged = number
+        self._open = sum(len(body) + _OVERHEAD for _, body in self._messages[number - self.first :])
+
+    def acknowledge(self, number: int, sent: int = sys.maxsize) -> None:
+        """Take note that all messages before a number have arrived.
+
+        Whoever is attached may have been sent less than another has acknowledged: from `sent` on, nothing is dropped.
+        """
+        number = max(self.acknowledged, min(number, self.count))
         for _, body in self._messages[self.acknowledged - self.first : number - self.first]:
             self._open -= len(body) + _OVERHEAD
-        self.acknowledged = max(self.acknowledged, number)
+        self.acknowledged = number
         drop = 0
-        while self._size > self._keep and self.first + drop < self.acknowledged:
+        while self._size > self._keep and self.first + drop < min(number, sent):
             self._size -= len(self._messages[drop][1]) + _OVERHEAD
             drop += 1
         if drop:
@@ -271,7 +280,7 @@ class Link:
             self.heard = time.monotonic()
             kinds.append(frame.kind)
             if frame.kind == ACK and len(frame.body) == _NUMBER.size:
-                self.spool.acknowledge(_NUMBER.unpack(frame.body)[0])
+                self.spool.acknowledge(_NUMBER.unpack(frame.body)[0], self._sent)
             elif frame.kind == CANCEL:
                 # Whoever cancels does not come back for the rest.
                 self.lease = None
@@ -318,6 +327,7 @@ class Link:
             if controller != self._holder[0]:
                 self._tell_ousted()
                 self._ousted.append(self._holder[0])
+                self.spool.rewind(number)
             self._holder = (controller, generation)
         self.drop()
         self._attached = controller
