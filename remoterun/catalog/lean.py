@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import re
+from collections import Counter
+from string import ascii_letters
 from typing import Final
 
 # Strings and comments; a regular expression is fifty times as fast as the tokenizer, which runs at every start.
@@ -41,11 +44,14 @@ _TYPES: Final = re.compile(
     rf"|(?P<function> *def \w+\()(?P<parameters>{_HEAD})\)(?: -> {_ANNOTATION})?:(?=\n)"
     rf"|(?P<name> *[\w.]+): {_ANNOTATION}(?P<equal> =|(?=\n)(?!\n *for )))"
 )
+# Constants that a module keeps to itself. Functions and classes keep their names, which tracebacks tell.
+_CONSTANTS: Final = re.compile(r"\n\(?(_[A-Z]\w*(?:,_[A-Z]\w*)*)\)?(?::0)?=(?!=)")
+_NAME: Final = re.compile(_TOKEN.pattern + r"|(?<![\w.])_[A-Z]\w*", re.DOTALL)
 _PARAMETER: Final = re.compile(rf"(\w): {_ANNOTATION}(?:( =) )?")
 
 
 def lean(code: str) -> str:
-    """Blank out comments on lines of their own, docstrings, types and blanks, and indent by one character.
+    """Blank out comments on lines of their own, docstrings, types and blanks; indent by one character; shorten names.
 
     For code that is formatted as this project's is, with annotations that nobody evaluates: only which names a class
     annotates can still be told. A docstring is triple-quoted, without a prefix, and is the first thing after the line
@@ -56,7 +62,7 @@ def lean(code: str) -> str:
     for depth in range(_DEPTH, 0, -1):
         code = code.replace("\n" + "    " * depth, "\n" + "\t" * depth)
     code = _BLANK.sub(lambda match: "" if match[0] == " " else match[0], code)
-    return code.replace(_INNER, "\n")
+    return _with_short_names(code).replace(_INNER, "\n")
 
 
 def _without_texts(code: str) -> str:
@@ -82,6 +88,19 @@ def _without_texts(code: str) -> str:
     return "".join((*parts, code[at:]))
 
 
+def _with_short_names(code: str) -> str:
+    """Call a module's own constants by few letters, by the fewest those that stand most often."""
+    own = {name for names in _CONSTANTS.findall(code) for name in names.split(",")}
+    found = Counter(_NAME.findall(code))
+    # What stands in a text may be looked up by it.
+    told = {name for text in found if text[0] != "_" for name in re.findall(r"\b_[A-Z]\w*", text)}
+    taken = set(re.findall(r"\b_\w*", code))
+    words = ("_" + "".join(letters) for size in (1, 2) for letters in itertools.product(ascii_letters, repeat=size))
+    often = (name for name, _ in found.most_common() if name in own - told)
+    short = dict(zip(often, (word for word in words if word not in taken), strict=False))
+    return _NAME.sub(lambda match: short.get(match[0], match[0]), code)
+
+
 def _without_types(match: re.Match[str]) -> str:
     if match["block"] is not None:
         return "\n" * match[0].count("\n")
@@ -89,7 +108,9 @@ def _without_types(match: re.Match[str]) -> str:
         return f"\n{match['alias']} = 0"
     if match["function"] is not None:
         return f"\n{match['function']}{_PARAMETER.sub(_bare, match['parameters'])}):"
-    return f"\n{match['name']}:0{match['equal']}"
+    # Only of a class is it told which of its names are annotated.
+    mark = "" if match["equal"] and "." in match["name"] else ":0"
+    return f"\n{match['name']}{mark}{match['equal']}"
 
 
 def _bare(match: re.Match[str]) -> str:

@@ -38,7 +38,10 @@ class _Untyped(ast.NodeTransformer):
 
     def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST:
         node.annotation = ast.Constant(0)
-        return self.generic_visit(node)
+        self.generic_visit(node)
+        if isinstance(node.target, ast.Attribute) and node.value is not None:
+            return ast.Assign([node.target], node.value, lineno=node.lineno)
+        return node
 
     def visit_Assign(self, node: ast.Assign) -> ast.AST:
         value = node.value.value if isinstance(node.value, ast.Subscript) else node.value
@@ -60,9 +63,24 @@ class _Untyped(ast.NodeTransformer):
         return None if node.module == "typing" else node
 
 
+class _Numbered(ast.NodeTransformer):
+    """Call the constants that a module keeps to itself by their numbers."""
+
+    def __init__(self, tree: ast.Module) -> None:
+        targets = [target for node in tree.body if isinstance(node, ast.Assign) for target in node.targets]
+        targets += [node.target for node in tree.body if isinstance(node, ast.AnnAssign)]
+        names = (node.id for target in targets for node in ast.walk(target) if isinstance(node, ast.Name))
+        self._numbers = {name: f"_{number}" for number, name in enumerate(dict.fromkeys(names)) if name[0] == "_"}
+
+    def visit_Name(self, node: ast.Name) -> ast.AST:
+        node.id = self._numbers.get(node.id, node.id)
+        return node
+
+
 def _meaning(code: str) -> str:
-    """Write out the tree of some code, without types, and docstrings or what stands in their place."""
+    """Write out the tree of some code, without types, names, and docstrings or what stands in their place."""
     tree = ast.parse(code)
+    tree = _Numbered(tree).visit(tree)
     for node in ast.walk(tree):
         body = getattr(node, "body", None)
         if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)) and body:
