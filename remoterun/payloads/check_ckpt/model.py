@@ -168,7 +168,8 @@ class Checkpoint:
     although the file may be sound. `progress` has every place that tells a step or an epoch, the first of each being
     the one that counts. `schedulers` and `scalers` hold their plain numbers. `parts` names what is there at all: model,
     optimizer, scheduler, scaler, rng, dataloader.
-    `copied` counts floating-point elements of the model that stand in a second file, too. `digests` are the SHA-256
+    `copied` counts floating-point elements of the model that stand in a second file, too, `blocks` those in quantised
+    blocks, which are among the `unchecked`. `digests` are the SHA-256
     that whole files ought to have, by their numbers; `rounded` says which weights ought to be others in less precision.
     """
 
@@ -189,6 +190,7 @@ class Checkpoint:
         self.scalers: List[Dict[str, Number]] = []
         self.parts: Set[str] = set()
         self.copied = 0
+        self.blocks = 0
         self.digests: Dict[int, str] = {}
         self.rounded: List[Rounded] = []
         self.decoded = False
@@ -239,6 +241,7 @@ class Checkpoint:
         self.scalers += other.scalers
         self.parts |= other.parts
         self.copied += other.copied
+        self.blocks += other.blocks
         self.rounded += [Rounded(each.copy + tensors, each.first, each.exact + tensors) for each in other.rounded]
         self.digests.update({number if file is None else file: digest for number, digest in other.digests.items()})
 

@@ -137,7 +137,7 @@ class Report:
             "format": checkpoint.format,
             "step": checkpoint.step,
             "epoch": checkpoint.epoch,
-            "params": claims.params - checkpoint.copied if sized else None,
+            "params": claims.params + checkpoint.blocks - checkpoint.copied if sized else None,
             "nan_weights": weights.nan if known else None,
             "inf_weights": weights.inf if known else None,
             "nan_optimizer": optimizer.nan if known else None,
@@ -152,8 +152,8 @@ class Report:
             "files": [clean_text(name) for name in list(unit.files)[:_MOST_FILES]],
             "mtime": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(unit.mtime_ns // 10**9)),
         }
-        if record["params"] not in (None, claims.listed):
-            record["params_listed"] = claims.listed
+        if record["params"] not in (None, claims.listed + checkpoint.blocks):
+            record["params_listed"] = claims.listed + checkpoint.blocks
         if len(unit.files) > _MOST_FILES:
             record["files_count"] = len(unit.files)
         if len(checkpoint.unchecked) > _MOST_UNCHECKED:

@@ -292,6 +292,7 @@ def _place(info: _Info, start: int, base: int, checkpoint: Checkpoint) -> None:
         checkpoint.unchecked.append(Unchecked(info.name, label, info.size, "cut off"))
     elif info.kind in _BLOCKS:
         checkpoint.unchecked.append(Unchecked(info.name, label, info.size, "quantised blocks"))
+        checkpoint.blocks += product(info.shape)
     elif info.kind not in _NUMBERS:
         checkpoint.unchecked.append(Unchecked(info.name, label, info.size, UNKNOWN_FORMAT))
     else:
