@@ -357,7 +357,7 @@ def _env_problems(env: Mapping[str, str]) -> list[Problem]:
 
 
 def _word_problems(work: Work) -> list[Problem]:
-    if isinstance(work, ExecWork) and not work.argv:
+    if isinstance(work, ExecWork) and not (work.argv and work.argv[0]):
         return [Problem(message="there is no program to run: its name is the first word of the command")]
     argv = work.argv if isinstance(work, ExecWork) else ()
     args = work.args if isinstance(work, ScriptWork) else ()

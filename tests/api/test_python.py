@@ -147,8 +147,9 @@ def test_options_that_can_not_be_are_told_and_start_nothing(options: Any, paths:
 def test_a_program_may_be_named_in_bytes_and_has_to_be_named() -> None:
     run = remoterun.run_program([b"printf", "x"], on=["trainer"], limits={"run": 5, "stall": None})
     assert (run.playbook, run.outcomes[0].stdout.data) == ("printf", b"x")
-    with pytest.raises(remoterun.ConfigError, match="there is no program to run"):
-        remoterun.run_program([], on=["trainer"])
+    for nameless in ([], ["", "x"]):
+        with pytest.raises(remoterun.ConfigError, match="there is no program to run"):
+            remoterun.run_program(nameless, on=["trainer"])
 
 
 @pytest.mark.usefixtures("project")
