@@ -138,7 +138,11 @@ def _put(path: str, data: bytes) -> bool:
 def _shrink(folder: str, max_bytes: int, max_files: int, newest: str) -> tuple[int, int]:
     """Remove the files used longest ago until the folder fits; return how many were removed and their bytes."""
     entries = []
-    for name in os.listdir(folder):
+    try:
+        names = os.listdir(folder)
+    except OSError:
+        return 0, 0
+    for name in names:
         path = os.path.join(folder, name)
         try:
             state = os.lstat(path)

@@ -121,7 +121,11 @@ class Store:
         if self._folder is None or not self._wrote:
             return
         ages = []
-        for name in os.listdir(self._folder):
+        try:
+            names = os.listdir(self._folder)
+        except OSError:
+            return
+        for name in names:
             path = os.path.join(self._folder, name)
             try:
                 state = os.lstat(path)

@@ -8,6 +8,7 @@ import json
 import math
 import os
 import random
+import shutil
 import struct
 import subprocess
 import sys
@@ -28,7 +29,7 @@ from remoterun.payloads.check_ckpt.series import store
 from remoterun.payloads.check_ckpt.series.memory import Memory, look
 from remoterun.payloads.check_ckpt.series.profile import Mark
 from remoterun.payloads.check_ckpt.series.store import Store, identify, is_settled, key_of, open_store
-from tests.unit.payloads.check_ckpt.support import Heard, audit, overwrite, place_of, save, settle, training_state
+from tests.unit.payloads.check_ckpt.support import Heard, audit, hear, overwrite, place_of, save, settle, training_state
 
 pytestmark = pytest.mark.torch
 
@@ -446,6 +447,21 @@ def test_marks_that_are_gone_are_not_missed_for_ever(tmp_path: Path, folder: Pat
     assert cached(audit(tmp_path, later=2 * SOON)) == ["step_2.pt"]
     assert not kept.exists()
     assert cached(audit(tmp_path, later=3 * SOON)) == ["step_1.pt"]
+
+
+def test_a_cache_that_goes_away_meanwhile_costs_no_verdict(tmp_path: Path, own_home: Path) -> None:
+    class Cleaning(Heard):
+        def progress(self, done: float, total: float | None = None, unit: str = "", what: str = "") -> None:
+            if what == "step_1.pt":
+                shutil.rmtree(own_home / ".cache", ignore_errors=True)
+
+    for step in (1, 2):
+        save(training_state(step), tmp_path / f"run/step_{step}.pt")
+    heard = Cleaning({"root": str(tmp_path / "run"), "depth": 6, "engine": "auto"})
+    hear(heard, later=60)
+    assert not (own_home / ".cache").exists()
+    assert [record["verdict"] for record in heard.records] == ["ok", "ok"]
+    assert heard.summary["resume_from"] == "step_2.pt"
 
 
 def test_headers_that_were_read_are_no_values(tmp_path: Path) -> None:
