@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sqlite3
 import zlib
@@ -19,6 +20,9 @@ NO_PROJECT: Final = "-"
 """What stands for the folder of a project where there is none."""
 # Writers of other runs hold the database for moments; who holds it longer hangs.
 _BUSY_S: Final = 5.0
+_ELSEWHERE: Final = "let XDG_STATE_HOME name another folder"
+_ELSEWHERE_HELPS: Final = frozenset({sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_IOERR})
+_ELSEWHERE_HELPS_SYSTEM: Final = frozenset({errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.EROFS})
 
 # One script for each version of the tables, run in their order; a script that was released is never changed.
 _SCRIPTS: Final = (
@@ -132,6 +136,40 @@ _SCRIPTS: Final = (
 class NewerHistoryError(Exception):
     """Say that a newer remoterun has written the database."""
 
+    def __init__(self, version: int) -> None:
+        super().__init__(f"a newer remoterun has written it (version {version} of its tables)")
+
+
+def trouble(folder: Path, cannot: str, error: Exception) -> str:
+    """Say what cannot be done with the history of a folder, why, and what there is to do about it."""
+    way_out = _way_out(folder, error)
+    return f"the history in {folder} can't be {cannot}: {error}{f'; {way_out}' if way_out else ''}"
+
+
+def _way_out(folder: Path, error: Exception) -> str | None:
+    if isinstance(error, sqlite3.DatabaseError) and not isinstance(error, sqlite3.OperationalError):
+        return f"a new one begins when {FILE_NAME} is moved away"
+    if isinstance(error, NewerHistoryError):
+        return f"update this one, or {_ELSEWHERE}"
+    number = error.errno if isinstance(error, OSError) else None
+    # Extended codes have the plain one in their last byte.
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    if (
+        code == sqlite3.SQLITE_FULL
+        or number in {errno.ENOSPC, errno.EDQUOT}
+        or (code in _ELSEWHERE_HELPS and _is_full(folder))
+    ):
+        return "make room there"
+    # Others pass: a lock, too many open files.
+    return _ELSEWHERE if code in _ELSEWHERE_HELPS or number in _ELSEWHERE_HELPS_SYSTEM else None
+
+
+def _is_full(folder: Path) -> bool:
+    try:
+        return os.statvfs(folder).f_bavail == 0
+    except OSError:
+        return False
+
 
 @contextmanager
 def reading() -> Iterator[None]:
@@ -191,8 +229,8 @@ def connect(folder: Path, *, create: bool) -> sqlite3.Connection:
     if create:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
-    elif not path.exists():
-        raise FileNotFoundError(path)
+    else:
+        path.stat()
     try:
         return _opened(path)
     except sqlite3.OperationalError:
@@ -241,7 +279,7 @@ def _bring_up_to_date(database: sqlite3.Connection) -> None:
     with transaction(database):
         version = _version(database)
         if version > len(_SCRIPTS):
-            raise NewerHistoryError(f"was written by a newer remoterun (version {version} of its tables)")
+            raise NewerHistoryError(version)
         for number in range(version, len(_SCRIPTS)):
             for statement in _SCRIPTS[number].split(";"):
                 database.execute(statement)

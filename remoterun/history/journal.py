@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, Self
 
 from remoterun.events import Event, OutcomeReady, RecordArrived, RunFinished, RunStarted
 from remoterun.history.alive import Alive
-from remoterun.history.database import NO_PROJECT, NewerHistoryError, connect, transaction
+from remoterun.history.database import NO_PROJECT, NewerHistoryError, connect, transaction, trouble
 from remoterun.history.retention import KEEP, before, forget, unfollow
 from remoterun.history.values import pack_outcome, pack_plan, pack_record, unpack_outcome, unpack_plan
 from remoterun.model import RunStatus, Status, judge
@@ -52,7 +52,8 @@ class Journal:
             elif self._entry is not None:
                 self._entry.take(event)
         except (sqlite3.Error, OSError, NewerHistoryError) as error:
-            self._on_trouble(f"the history in {self._folder} can't be written, so it lacks this run: {error}")
+            lacks = "this run" if self._entry is None else "the rest of this run"
+            self._on_trouble(trouble(self._folder, f"written, so it lacks {lacks}", error))
             self.close()
 
     def close(self) -> None:

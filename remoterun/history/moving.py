@@ -26,14 +26,14 @@ def gone(database: sqlite3.Connection, project: str) -> list[str]:
     own = database.execute("SELECT 1 FROM targets WHERE project = ? LIMIT 1", (project,)).fetchone()
     alike = (
         "targets AS own CROSS JOIN targets AS theirs ON theirs.playbook = own.playbook AND theirs.target = own.target "
-        "AND own.project = ?1"
+        "AND own.project = :project"
         if own
         else "targets AS theirs"
     )
     found = database.execute(
-        f"SELECT DISTINCT theirs.project FROM {alike} WHERE theirs.project NOT IN (?1, '', ?2) "  # noqa: S608  # our own
+        f"SELECT DISTINCT theirs.project FROM {alike} WHERE theirs.project NOT IN (:project, '', :none) "  # noqa: S608  # our own
         "ORDER BY (SELECT max(number) FROM runs WHERE runs.project = theirs.project) DESC",
-        (project, NO_PROJECT),
+        {"project": project, "none": NO_PROJECT},
     ).fetchall()
     gone_ones = [folder for (folder,) in found if _is_gone(folder)]
     return [folder for folder in gone_ones if not folder.rpartition("/")[2].startswith(DEMO_PREFIX)]

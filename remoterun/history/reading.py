@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from remoterun.errors import ConfigError, TargetError
 from remoterun.history.alive import is_running, sweep
-from remoterun.history.database import FILE_NAME, NO_PROJECT, NewerHistoryError, connect, project_name, reading
+from remoterun.history.database import NO_PROJECT, NewerHistoryError, connect, project_name, reading, trouble
 from remoterun.history.retention import before, forget
 from remoterun.history.stored import stored_records
 from remoterun.history.values import unpack_outcome, unpack_plan
@@ -31,8 +31,8 @@ LAST: Final = "last"
 _MOST_NAMED: Final = 5
 # Runs of one's own programs and scripts are those that need no pack: they are chosen by their name only.
 _CHOSEN: Final = (
-    "(playbook = ?1 OR (?1 IS NULL AND EXISTS (SELECT 1 FROM packs_of_runs WHERE run = number))) "
-    "AND (?2 IS NULL OR project = ?2)"
+    "(playbook = :playbook OR (:playbook IS NULL AND EXISTS (SELECT 1 FROM packs_of_runs WHERE run = number))) "
+    "AND (:project IS NULL OR project = :project)"
 )
 
 
@@ -98,7 +98,7 @@ class History:
         except FileNotFoundError as error:
             raise HistoryError(f"no run has been kept in {folder} yet") from error
         except (sqlite3.Error, OSError, NewerHistoryError) as error:
-            raise _unreadable(folder, error) from error
+            raise HistoryError(trouble(folder, "read", error)) from error
 
     def __enter__(self) -> Self:
         return self
@@ -111,7 +111,7 @@ class History:
         """
         self._database.close()
         if isinstance(error, sqlite3.Error):
-            raise _unreadable(self._folder, error) from error
+            raise HistoryError(trouble(self._folder, "read", error)) from error
 
     def runs(self, limit: int | None = None) -> list[Kept]:
         """List the runs, the newest first."""
@@ -119,7 +119,8 @@ class History:
 
     def newest(self, *, playbook: str | None = None, project: str | None = None) -> Kept | None:
         """Return the newest run of any playbook or payload, in any project, or of these."""
-        return next(iter(self._select(f"WHERE {_CHOSEN} ORDER BY number DESC LIMIT 1", playbook, project)), None)
+        which = f"WHERE {_CHOSEN} ORDER BY number DESC LIMIT 1"
+        return next(iter(self._select(which, playbook=playbook, project=project)), None)
 
     def find(self, name: str) -> Kept:
         """Return the run of an id, of an id's unique beginning, or the last one.
@@ -139,9 +140,9 @@ class History:
         found = self._select("WHERE substr(id, 1, ?) = ? ORDER BY number DESC LIMIT 4", len(name), name)
         return [run for run in found if run.run_id == name] or found
 
-    def _select(self, which: str, *values: object) -> list[Kept]:
+    def _select(self, which: str, *values: object, **named: object) -> list[Kept]:
         columns = "number, id, project, playbook, started_at, finished_at, status"
-        rows = self._database.execute(f"SELECT {columns} FROM runs {which}", values)  # noqa: S608  # our own
+        rows = self._database.execute(f"SELECT {columns} FROM runs {which}", named or values)  # noqa: S608  # our own
         return [self._kept(*row) for row in rows.fetchall()]
 
     def _kept(
@@ -222,7 +223,7 @@ class History:
         ended = self._database.execute(
             f"SELECT number FROM runs WHERE status IS NOT NULL AND status <> 'detached' AND {_CHOSEN} "  # noqa: S608  # our own
             "ORDER BY number DESC",
-            (playbook, project),
+            {"playbook": playbook, "project": project},
         ).fetchall()
         pairs = ((self.previous(kept), kept) for kept in (self._kept_of(number) for (number,) in ended))
         return next(((before, after) for before, after in pairs if before is not None), None)
@@ -304,7 +305,7 @@ class History:
         try:
             catch_up(self._database, self._ended, self._on_step)
         except sqlite3.Error as error:
-            raise HistoryError(f"the history in {self._folder} can't be brought up to date: {error}") from error
+            raise HistoryError(trouble(self._folder, "brought up to date", error)) from error
 
     def _ended(self, number: int) -> Run | None:
         found = self._select("WHERE number = ?", number)
@@ -388,15 +389,7 @@ class History:
         try:
             yield
         except sqlite3.Error as error:
-            message = f"the history in {self._folder} can't be written: {error}; is the disk full, or only to be read?"
-            raise HistoryError(message) from error
-
-
-def _unreadable(folder: Path, error: Exception) -> HistoryError:
-    # Others of its kind pass: a lock, a full disk, a folder that nobody may write to.
-    is_damaged = isinstance(error, sqlite3.DatabaseError) and not isinstance(error, sqlite3.OperationalError)
-    way_out = f"; a new one begins when {FILE_NAME} is moved away" if is_damaged else ""
-    return HistoryError(f"the history in {folder} can't be read: {error}{way_out}")
+            raise HistoryError(trouble(self._folder, "written", error)) from error
 
 
 def _project(kept: Kept) -> str:

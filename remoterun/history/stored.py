@@ -8,7 +8,7 @@ import zlib
 from contextlib import closing
 from typing import TYPE_CHECKING, Final
 
-from remoterun.history.database import NewerHistoryError, connect, reading
+from remoterun.history.database import NewerHistoryError, connect, reading, trouble
 from remoterun.history.values import unpack_json
 from remoterun.model import Records
 
@@ -88,4 +88,4 @@ class StoredRecords(Records):
                         yield record
                     start += len(bodies)
         except (sqlite3.Error, NewerHistoryError) as error:
-            raise OSError(f"the history in {self._folder} can't be read: {error}") from error
+            raise OSError(trouble(self._folder, "read", error)) from error

@@ -189,4 +189,4 @@ def test_a_part_that_is_damaged_is_told_and_ends_nothing(tmp_path: Path) -> None
     with closing(sqlite3.connect(tmp_path / "history.sqlite3")) as database, database:
         database.execute("UPDATE jobs SET outcome = x'00' WHERE target = 'one'")
     (told,) = part(tmp_path, two=Status.OK)
-    assert "can't be written, so it lacks this run" in told
+    assert "can't be written, so it lacks the rest of this run" in told
