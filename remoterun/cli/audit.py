@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import signal
 import sys
 from enum import StrEnum
@@ -117,22 +116,12 @@ def project_root(project: Path | None) -> Path:
     Raises:
         ConfigError: there is none.
     """
-    _settle_home()
     root = find_project(None, project)
     if root is None:
         raise ConfigError(
             Problem(path="--project", message=f"no folder from here upwards has an {FILE_NAME}: name the project's")
         )
     return root
-
-
-def _settle_home() -> None:
-    """Let `~` lead nowhere where nobody knows a home: services and containers have accounts without one."""
-    try:
-        Path.home()
-    except RuntimeError:
-        # Nothing can be made below it, not even by root.
-        os.environ["HOME"] = os.devnull
 
 
 def _seconds(text: str) -> float:

@@ -186,12 +186,15 @@ def _place(folder: Path | None) -> Iterator[Path]:
     """Make the project's folder; a temporary one is removed in the end.
 
     Raises:
-        ConfigError: the named folder holds something, or cannot be made.
+        ConfigError: the named folder holds something, or it cannot be made.
     """
     from remoterun.history.moving import DEMO_PREFIX
 
     if folder is None:
-        place = Path(tempfile.mkdtemp(prefix=DEMO_PREFIX)).resolve()
+        try:
+            place = Path(tempfile.mkdtemp(prefix=DEMO_PREFIX)).resolve()
+        except OSError as error:
+            raise ConfigError(f"no temporary folder can be made: {error.strerror}; name one by --dir") from error
         try:
             yield place
         finally:

@@ -6,12 +6,12 @@ Standard output carries only the chosen format, errors included; everything for 
 from __future__ import annotations
 
 import json
-import os
 from typing import TYPE_CHECKING
 
 from remoterun.cli.fitting import tell_line, tell_lines
 from remoterun.cli.output import OutputError, ReaderGoneError, end_of, machine_format, tell, write_document
 from remoterun.cli.signals import SignalledError
+from remoterun.cli.surroundings import settle_home, told
 from remoterun.errors import BugError, ConfigError, Problem
 from remoterun.model import RunStatus
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 def run(argv: Sequence[str], command: Command | None = None) -> int:
     """Run one command line and return its exit status; `command` is what runs, remoterun itself when left out."""
+    settle_home()
     return end_of(lambda: _run(argv, command))
 
 
@@ -46,14 +47,12 @@ def _run(argv: Sequence[str], command: Command | None) -> int:
         return _signalled(argv, error)
     except (ReaderGoneError, OutputError):
         raise
-    except PermissionError as error:
-        # Whatever file it was that a command looked for: no bug, and nothing but its name would help.
-        return _end(argv, (Problem(file=_named(error), message=f"{error.strerror or error}"),), RunStatus.INVALID)
     except Exception as error:
         if isinstance(error.__cause__, SignalledError):
             # It came while a class was being made: Python 3.11 wraps whatever is raised there.
             return _signalled(argv, error.__cause__)
-        return _bug(argv, error)
+        found = told(error)
+        return _bug(argv, error) if found is None else _end(argv, (found[0],), found[1])
 
 
 def _advised(argv: Sequence[str], error: TyperException) -> str:
@@ -67,10 +66,6 @@ def _advised(argv: Sequence[str], error: TyperException) -> str:
     if message.startswith("Missing argument") and context is not None:
         return f"{message.rstrip('.')}; `{context.command_path} --help` says what there is"
     return message if more is None else f"{message}; {more}"
-
-
-def _named(error: OSError) -> str | None:
-    return None if error.filename is None else os.fsdecode(error.filename)
 
 
 def _end(argv: Sequence[str], problems: Sequence[Problem], status: RunStatus) -> int:
