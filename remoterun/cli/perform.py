@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shlex
 import shutil
 import signal
 import sys
@@ -55,20 +56,21 @@ def perform(
     if performance.unwritable is not None:
         raise no_output(performance.unwritable)
     print_run(run, showing, programs=programs)
-    tell_at_work(run)
+    tell_at_work(run, is_kept=performance.is_kept)
     return run, run.status.exit_code
 
 
-def tell_at_work(run: Run) -> None:
-    """Tell how many targets are at work on a run, if any, and what to do about them."""
+def tell_at_work(run: Run, *, is_kept: bool = True) -> None:
+    """Tell how many targets are at work on a run, if any, and what to do about them, also where no history has it."""
     at_work = [outcome for outcome in run.outcomes if outcome.status is Status.RUNNING]
     if at_work:
         count = f"{len(at_work)} target{'s are' if len(at_work) > 1 else ' is'}"
+        where = "" if is_kept else "".join(f" --on {shlex.quote(outcome.target)}" for outcome in at_work)
         tell(
             f"{count} at work on run {run.run_id}:\n"
-            f"  remoterun attach {run.run_id}   # watch it to its end\n"
-            f"  remoterun collect {run.run_id}  # fetch what is done by now\n"
-            f"  remoterun cancel {run.run_id}   # end it\n"
+            f"  remoterun attach {run.run_id}{where}   # watch it to its end\n"
+            f"  remoterun collect {run.run_id}{where}  # fetch what is done by now\n"
+            f"  remoterun cancel {run.run_id}{where}   # end it\n"
         )
 
 
@@ -110,7 +112,8 @@ class _Performance:
         self._manner = manner
         # Before anything else: Ctrl-C still leaves at once.
         self._vault = secrets_of(plan, earlier, _warn if manner is Manner.CANCEL else None)
-        self._journal = Journal(default_folder(), lambda text: tell(f"remoterun: {text}\n"), earlier)
+        self.is_kept = True
+        self._journal = Journal(default_folder(), self._not_kept, earlier)
         self._showing = showing
         self._events = None if showing.events is None else EventSink(showing.events)
         self._programs = programs
@@ -189,6 +192,10 @@ class _Performance:
             console.known(outcome)
             for event in events_of_outcome(outcome):
                 write(event)
+
+    def _not_kept(self, why: str) -> None:
+        self.is_kept = False
+        tell(f"remoterun: {why}\n")
 
     def _reader_gone(self, error: Exception) -> None:
         self.unwritable = error
