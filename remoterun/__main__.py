@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
-import atexit
 import os
 import sys
+
+# Python looks first where `-m` was typed: in a folder of checkpoints, or of training code, lie files of any name.
+# (PTH: pathlib would come from there.)
+if (
+    __name__ == "__main__"
+    and not sys.flags.safe_path
+    and os.path.isdir(sys.path[0])  # noqa: PTH112
+    and os.path.samefile(sys.path[0], os.curdir)  # noqa: PTH121
+):
+    del sys.path[0]
+
+import atexit
 from typing import NoReturn
 
 from remoterun.cli import output, signals
