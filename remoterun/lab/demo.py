@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import time
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
+from remoterun.errors import ConfigError
 from remoterun.lab.pct import Guest
 from remoterun.model import Status
 
@@ -42,23 +42,42 @@ _TOLD: Final[Mapping[str, tuple[Status, str | None]]] = MappingProxyType(
 
 
 def lay_out(folder: Path) -> tuple[Guest, ...]:
-    """Write the playbook and the guests' checkpoints into an empty folder, and return the guests."""
-    playbooks = folder / "playbooks"
-    playbooks.mkdir(parents=True)
-    (playbooks / f"{PLAYBOOK}.yaml").write_text(_PLAYBOOK_TEXT, encoding="utf-8")
-    return (
-        _guest(folder, 200, "dflash-train"),
-        _guest(folder, 201, "small-run"),
-        _guest(folder, 202, "old-run", running=False),
-    )
+    """Write the playbook and the guests' checkpoints into an empty folder, and return the guests.
+
+    Raises:
+        ConfigError: they can't be written.
+    """
+    try:
+        playbooks = folder / "playbooks"
+        playbooks.mkdir(parents=True)
+        (playbooks / f"{PLAYBOOK}.yaml").write_text(_PLAYBOOK_TEXT, encoding="utf-8")
+        return (
+            _guest(folder, 200, "dflash-train"),
+            _guest(folder, 201, "small-run"),
+            _guest(folder, 202, "old-run", running=False),
+        )
+    except OSError as error:
+        why = error.strerror or str(error)
+        raise ConfigError(f"the demo's files can't be written to {folder}: {why}; name another one by --dir") from error
 
 
 def _guest(folder: Path, vmid: int, name: str, *, running: bool = True) -> Guest:
     checkpoints = folder / "guests" / str(vmid) / "checkpoints"
     if running:
-        shutil.copytree(_DATA / str(vmid), checkpoints)
+        _copy(_DATA / str(vmid), checkpoints)
         _age(checkpoints)
     return Guest(id=vmid, name=name, running=running, vars={"checkpoints": str(checkpoints)}, tags=("training",))
+
+
+def _copy(source: Path, place: Path) -> None:
+    """Copy a folder; not by shutil, whose error is that of each file in one, without a number."""
+    place.mkdir(parents=True)
+    for path in source.iterdir():
+        copied = place / path.name
+        if path.is_dir():
+            _copy(path, copied)
+        else:
+            copied.write_bytes(path.read_bytes())
 
 
 def _age(checkpoints: Path) -> None:
