@@ -14,6 +14,7 @@ from remoterun.history.stored import stored_records
 from remoterun.history.values import unpack_outcome, unpack_plan
 from remoterun.model import ErrorInfo, Outcome, Phase, Plan, Run, RunStatus, Status, judge
 from remoterun.records import dataclass
+from remoterun.report.documents import plain
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -120,7 +121,7 @@ class History:
     def newest(self, *, playbook: str | None = None, project: str | None = None) -> Kept | None:
         """Return the newest run of any playbook or payload, in any project, or of these."""
         which = f"WHERE {_CHOSEN} ORDER BY number DESC LIMIT 1"
-        return next(iter(self._select(which, playbook=playbook, project=project)), None)
+        return next(iter(self._select(which, playbook=plain(playbook), project=project)), None)
 
     def find(self, name: str) -> Kept:
         """Return the run of an id, of an id's unique beginning, or the last one.
@@ -128,7 +129,10 @@ class History:
         Raises:
             HistoryError: when there is none, or more than one.
         """
-        found = self.runs(1) if name == LAST else self._beginning_with(name)
+        if not name:
+            # As a variable that is not set: it must not stand for the only run there is.
+            raise HistoryError(f"a run is named by its id, by how that begins, or by {LAST}")
+        found = self.runs(1) if name == LAST else self._beginning_with(str(plain(name)))
         if len(found) == 1:
             return found[0]
         if found:
@@ -223,7 +227,7 @@ class History:
         ended = self._database.execute(
             f"SELECT number FROM runs WHERE status IS NOT NULL AND status <> 'detached' AND {_CHOSEN} "  # noqa: S608  # our own
             "ORDER BY number DESC",
-            {"playbook": playbook, "project": project},
+            {"playbook": plain(playbook), "project": project},
         ).fetchall()
         pairs = ((self.previous(kept), kept) for kept in (self._kept_of(number) for (number,) in ended))
         return next(((before, after) for before, after in pairs if before is not None), None)

@@ -355,6 +355,16 @@ def test_runs_are_found_by_how_their_ids_begin(folder: Path) -> None:
             history.find("2027")
         with pytest.raises(HistoryError, match="no run"):
             history.find("2026%")
+        with pytest.raises(HistoryError, match="no run"):
+            history.find("\udcff")
+        assert history.newest(playbook="\udcff") is None
+        assert history.comparable(playbook="\udcff") is None
+
+
+def test_a_name_that_is_empty_is_no_beginning_of_the_only_run(folder: Path) -> None:
+    _keep(folder, _named("20260101-aa"))
+    with History.open(folder) as history, pytest.raises(HistoryError, match="named by its id, by how that begins"):
+        history.find("")
 
 
 def test_old_runs_are_forgotten_with_all_they_had(folder: Path) -> None:
