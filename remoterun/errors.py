@@ -240,7 +240,7 @@ CODES: Final[Mapping[str, Code]] = MappingProxyType(
         "user_unknown": Code(
             _FAILED,
             "The guest has no such user, or has no `setpriv`.",
-            "Check `user` of the guest in the inventory.",
+            "Check `user` of the guest in the inventory, or `--guest-user`.",
         ),
         "shell_missing": Code(
             _FAILED,
@@ -250,7 +250,7 @@ CODES: Final[Mapping[str, Code]] = MappingProxyType(
         "interpreter_missing": Code(
             _FAILED,
             "There is no Python at that path on the target.",
-            "Set `python` for this target in the inventory.",
+            "Set `python` for this target in the inventory, or give `--python PATH`.",
         ),
         "interpreter_broken": Code(
             _FAILED,

@@ -332,12 +332,18 @@ def _from_rules(target: Target, said: str) -> TargetError | None:
 
 def _start(target: Target) -> str:
     hop = HOPS["lxc" if target.hop == "lxc" else "pct"]
-    return f"Start it on {target.host.key} (`{shlex.join((*hop.start, target.guest or 'ID'))}`), then run again."
+    return f"Start it on {target.host.key} (`{_on_host(target, *hop.start)}`), then run again."
+
+
+def _on_host(target: Target, *words: str) -> str:
+    """Write what is to be typed on the host, by the login that there is, to do something about the guest."""
+    sudo = ("sudo",) if target.host.become == "sudo" else ()
+    return shlex.join((*sudo, *words, target.guest or "ID"))
 
 
 def frozen(target: Target, message: str, limit: tuple[str, float, str] | None) -> TargetError:
     """Say that a guest is frozen, and what thaws it: Proxmox has no command for that, and its containers are of LXC."""
-    thaw = shlex.join(("lxc-unfreeze", "-n", target.guest or "ID"))
+    thaw = _on_host(target, "lxc-unfreeze", "-n")
     hint = f"Is a backup running? Thaw it on {target.host.key} (`{thaw}`) or wait, then run again."
     return TargetError("guest_frozen", f"{target.id} is frozen: {message}", hint=hint, limit=limit)
 
@@ -346,15 +352,24 @@ def _try_by_hand(host: Host) -> str | None:
     """Say how to see what a login does with commands; None for this machine, where nobody logs in."""
     if host.transport == "local":
         return None
-    words = ["ssh", *(("-p", str(host.port)) if host.port else ())]
-    if host.jump:
-        words += ["-J", ",".join(f"{_login(hop)}:{hop.port}" if hop.port else _login(hop) for hop in host.jump)]
+    words = ["ssh", *(("-F", host.ssh_config) if host.ssh_config else ())]
+    words += [word for file in host.identity_files for word in ("-i", file)]
+    words += ["-p", str(host.port)] if host.port else []
+    if host.jump is not None:
+        words += ["-J", ",".join(map(_login_and_port, host.jump)) or "none"]
     command = shlex.join([*words, _login(host), "true"])
     return f"Try `{command}` by hand: the login's shell, or a ForceCommand, may run no commands."
 
 
 def _login(host: Host) -> str:
     return f"{host.user}@{host.address}" if host.user else host.address
+
+
+def _login_and_port(host: Host) -> str:
+    if not host.port:
+        return _login(host)
+    address = f"[{host.address}]" if ":" in host.address else host.address
+    return f"{host.user}@{address}:{host.port}" if host.user else f"{address}:{host.port}"
 
 
 def _ending(exit_status: int | None, signal: str | None, said: str) -> str:

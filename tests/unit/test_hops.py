@@ -248,6 +248,17 @@ def test_a_login_that_says_nothing_is_to_be_tried_by_hand() -> None:
             ),
             "ssh -J me@gate:22,inner 10.1.2.6 true",
         ),
+        (
+            Host(
+                key="kpro6",
+                address="fd00::6",
+                jump=(Host(key="gate", address="fd00::1", user="me", port=22), Host(key="inner", address="fd00::2")),
+                identity_files=("/keys/my key", "/keys/b"),
+                ssh_config="/etc/lab.conf",
+            ),
+            "ssh -F /etc/lab.conf -i '/keys/my key' -i /keys/b -J 'me@[fd00::1]:22,fd00::2' fd00::6 true",
+        ),
+        (Host(key="kpro6", address="10.1.2.6", jump=()), "ssh -J none 10.1.2.6 true"),
         (Host(key="here", address="", transport="local"), None),
     ],
 )
@@ -256,13 +267,15 @@ def test_what_is_to_be_tried_by_hand_can_be_pasted(host: Host, command: str | No
     assert hint == CODES["enter_failed"].hint if command is None else f"Try `{command}` by hand" in hint
 
 
+@pytest.mark.parametrize("become", [False, True])
 @pytest.mark.parametrize(("hop", "command"), [("pct", "pct start 200"), ("lxc", "lxc-start -n trainer")])
-def test_what_starts_or_thaws_a_guest_can_be_pasted(hop: HopKind, command: str) -> None:
-    stopped = why(ATTACH + "get_attach_context: 406 Connection refused - Failed to get init pid", where=target(hop))
-    assert (stopped.code, stopped.hint) == ("guest_stopped", f"Start it on kpro6 (`{command}`), then run again.")
-    asleep = frozen(target(hop), "no answer", None)
+def test_what_starts_or_thaws_a_guest_can_be_pasted(hop: HopKind, command: str, become: bool) -> None:
+    where, sudo = target(hop, become=become), "sudo " if become else ""
+    stopped = why(ATTACH + "get_attach_context: 406 Connection refused - Failed to get init pid", where=where)
+    assert (stopped.code, stopped.hint) == ("guest_stopped", f"Start it on kpro6 (`{sudo}{command}`), then run again.")
+    asleep = frozen(where, "no answer", None)
     assert asleep.code == "guest_frozen"
-    assert f"Thaw it on kpro6 (`lxc-unfreeze -n {target(hop).guest}`) or wait" in asleep.hint
+    assert f"Thaw it on kpro6 (`{sudo}lxc-unfreeze -n {where.guest}`) or wait" in asleep.hint
 
 
 def test_a_status_that_stands_for_a_signal_names_it() -> None:
