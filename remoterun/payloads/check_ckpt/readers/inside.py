@@ -43,12 +43,12 @@ def read_inside(source: Source, name: str, offset: int, size: int, checkpoint: C
         checkpoint.add("CK020", "the archive is cut off inside its member %s" % shown, member=shown)
     if loaded is not None:
         _join(checkpoint, loaded.checkpoint)
-    elif _may_hold_weights(name, head):
+    elif may_hold_weights(name, head):
         checkpoint.unchecked.append(Unchecked(shown, "?", window.size, "its format can't be read", "at %d" % offset))
     return loaded
 
 
-def _may_hold_weights(name: str, head: bytes) -> bool:
+def may_hold_weights(name: str, head: bytes) -> bool:
     """Tell whether a member of an archive is to be read, by its name or its first bytes."""
     return head == LOCAL or is_pickle(head) or is_checkpoint(name.rpartition("/")[2])
 
@@ -64,7 +64,7 @@ def _join(checkpoint: Checkpoint, inner: Checkpoint) -> None:
 def read_zip_of_files(source: Source, directory: Directory) -> Optional[Loaded]:
     """Read a zip archive of torch files, as Stable-Baselines3 writes it; None when it is none."""
     names = {entry.name for entry in directory.entries}
-    saved = [entry for entry in directory.entries if _may_hold_weights(entry.name, entry.head)]
+    saved = [entry for entry in directory.entries if may_hold_weights(entry.name, entry.head)]
     if _BASELINES not in names and not any(entry.head == LOCAL or is_pickle(entry.head) for entry in saved):
         return None
     checkpoint = Checkpoint("stable-baselines3" if _BASELINES in names else "zip", source.size)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Dict, List, Optional
 
 from ..model import Checkpoint, FlawedError, clean_text, count_of
 from ..records import Record
-from .inside import MAX_CHECKPOINTS, read_inside
+from .inside import MAX_CHECKPOINTS, may_hold_weights, read_inside
 from .torch_objects import Loaded, bare, decode_pickle
 
 if TYPE_CHECKING:
@@ -40,17 +40,21 @@ def read_tar(source: Source) -> Loaded:
     names = {_plain(member.name) for member in members}
     if _CONFIG in names:
         checkpoint.format = "nemo"
-    last, count = bare(source, checkpoint), 0
+    last, count, more = bare(source, checkpoint), 0, False
     for member in members:
-        if member.kind in (b"0", b"\0") and count < MAX_CHECKPOINTS:
+        if member.kind not in (b"0", b"\0"):
+            continue
+        if count < MAX_CHECKPOINTS:
             loaded = read_inside(source, member.name, member.offset, member.size, checkpoint)
             last, count = loaded or last, count + (loaded is not None)
+        elif not more:
+            more = may_hold_weights(member.name, source.window(member.offset, member.size).read(0, 4))
     if names >= _ANCIENT:
         _judge_ancient(source, members, checkpoint)
     elif any(name.endswith(".distcp") for name in names):
         checkpoint.unsupported = "it is a tar archive of a distributed checkpoint, which has to be unpacked first"
-    elif not count or count == MAX_CHECKPOINTS:
-        what = "none" if not count else "not every one"
+    elif more or not count:
+        what = "not every one" if more else "none"
         checkpoint.unsupported = "it is a tar archive, and %s of its members could be audited" % what
     return last._replace(checkpoint=checkpoint)
 

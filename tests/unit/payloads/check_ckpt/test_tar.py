@@ -68,6 +68,15 @@ def test_a_changed_bit_inside_is_a_wrong_checksum(tmp_path: Path) -> None:
     assert heard.of("CK022")["evidence"]["flipped_byte"] == at
 
 
+@pytest.mark.parametrize(("ranks", "verdict"), [(16, "ok"), (17, "unsupported")])
+def test_members_that_are_passed_over_are_told(tmp_path: Path, ranks: int, verdict: str) -> None:
+    state = saved({"weight": torch.randn(8, 8, generator=torch.Generator().manual_seed(0))})
+    members = [(f"./mp_rank_{rank:02}/model_weights.ckpt", state) for rank in range(ranks)]
+    heard = audit(write(tmp_path / "m.nemo", tar([*members, CONFIG])))
+    assert heard.record["verdict"] == verdict
+    assert ("not every one of its members" in str(heard.findings)) == (verdict != "ok"), heard.findings
+
+
 @pytest.mark.parametrize("cut", [300, 700, 0.5, -3000])
 def test_a_truncated_archive_is_cut_off(tmp_path: Path, cut: float) -> None:
     data = tar([CONFIG, ("model_weights.ckpt", saved(training_state()))])
