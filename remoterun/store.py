@@ -124,6 +124,22 @@ class Unfinished:
             os.link(source, self._beside, src_dir_fd=self.descriptor, follow_symlinks=True)
 
 
+def make_private(folder: Path) -> None:
+    """Make a folder that is nobody else's, with those above it that are not there: no umask makes one writable.
+
+    Raises:
+        OSError: it can't be made.
+    """
+    try:
+        folder.mkdir(mode=0o700)
+    except FileNotFoundError:
+        make_private(folder.parent)
+        folder.mkdir(mode=0o700, exist_ok=True)
+    except FileExistsError:
+        if not folder.is_dir():
+            raise
+
+
 def place_of(path: str | Path) -> tuple[object, ...]:
     """Name the file that a path leads to, through whatever links: two paths of one file have one name."""
     try:
@@ -215,7 +231,7 @@ def _secret() -> tuple[bytes, bool]:
 
 def _write_private(path: Path, data: bytes, *, first: bool = False) -> None:
     """Write a private file whole or not at all; of two processes that do so at once, the last wins, or the first."""
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    make_private(path.parent)
     with Unfinished(path, 0o600) as unfinished:
         with unfinished.writer() as file:
             file.write(data)

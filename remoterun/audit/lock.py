@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from remoterun.errors import ConfigError, Problem, RemoterunError, clean
 from remoterun.model.times import now_text
 from remoterun.records import dataclass
+from remoterun.store import make_private
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -172,15 +173,12 @@ def _usable(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise ConfigError(Problem(file=str(folder), message=f"cannot be used: {error.strerror or error}")) from error
+        said = f"cannot be used: {error.strerror or error}; let XDG_STATE_HOME name another folder"
+        raise ConfigError(Problem(file=str(folder), message=said)) from error
 
 
 def _open(folder: Path) -> int:
-    # What `parents` makes anybody may read, and the folder of the history is nobody else's.
-    state = folder.parent.parent
-    if not state.exists():
-        state.mkdir(parents=True, exist_ok=True, mode=0o700)
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    make_private(folder)
     return os.open(folder / _FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
 

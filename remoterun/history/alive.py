@@ -8,6 +8,8 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, Self
 
+from remoterun.store import make_private
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -35,8 +37,7 @@ class Alive:
             OSError: when the file can't be made.
         """
         path = folder / _FOLDER / run_id
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        path.parent.mkdir(exist_ok=True, mode=0o700)
+        make_private(path.parent)
         sweep(folder)
         while True:
             fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)

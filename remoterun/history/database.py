@@ -9,7 +9,7 @@ import zlib
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final
 
-from remoterun.store import KEY_NAME
+from remoterun.store import KEY_NAME, make_private
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -227,7 +227,7 @@ def connect(folder: Path, *, create: bool) -> sqlite3.Connection:
     """
     path = folder / FILE_NAME
     if create:
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_private(folder)
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
     else:
         path.stat()

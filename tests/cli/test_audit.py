@@ -636,7 +636,7 @@ def test_an_account_that_nobody_knows(fleet: Fleet) -> None:
     del fleet.environment["XDG_STATE_HOME"]
     homeless = fleet.audit()
     assert (homeless.status, homeless.stdout) == (2, b"")
-    assert "cannot be used: Not a directory" in homeless.stderr
+    assert "cannot be used: Not a directory; let XDG_STATE_HOME name another folder" in homeless.stderr
 
 
 # --- notify -----------------------------------------------------------------------------------------------------------

@@ -55,7 +55,7 @@ def test_a_folder_that_cannot_be(tmp_path: Path) -> None:
     assert str(refused.value) == f"the history in {folder} can't be read: {because.format('/history.sqlite3')}"
     told: list[str] = []
     Journal(folder, told.append)(events(run(0, audited("one", [1])))[0])
-    assert told == [f"the history in {folder} can't be written, so it lacks this run: {because.format('')}"]
+    assert told == [f"the history in {folder} can't be written, so it lacks this run: {because.format('/running')}"]
 
 
 def test_what_was_written_before_is_there(tmp_path: Path) -> None:
