@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import shlex
 import shutil
 import signal
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 _NOT_AS_TOLD: Final = 1
 _WIDEST: Final = 100
+_FILES: Final = 64
 _ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 _MEANINGS: Final = {
@@ -65,6 +67,7 @@ def demo(
     from remoterun.lab import Lab
     from remoterun.lab.demo import HOST, lay_out
 
+    _need_files()
     status: int | None = None
     try:
         with ExitStack() as stack:
@@ -176,6 +179,17 @@ def _tell(text: str, *below: str, style: Style = "hint", before: str = "") -> No
     with suppress(OSError):  # nobody reads the story: what is read is standard output
         sys.stderr.write(f"{before}{page.text()}{''.join(lines)}\n")
         sys.stderr.flush()
+
+
+def _need_files() -> None:
+    """See to it that the host and the play can have their files open: both are in this process.
+
+    Raises:
+        ConfigError: too few are allowed.
+    """
+    allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if allowed != resource.RLIM_INFINITY and allowed < _FILES:
+        raise ConfigError(f"the demo has up to {_FILES} files open at once, and {allowed} are allowed: `ulimit -n 256`")
 
 
 # --- what has to be cleared up ----------------------------------------------------------------------------------------
