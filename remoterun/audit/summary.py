@@ -75,7 +75,7 @@ def _of_run(run: Run, difference: Difference | None) -> Iterator[str]:
     targets = len({outcome.target for outcome in run.outcomes})
     said = f"{run.playbook} on {_count(targets, 'target')}: {run.status}"
     if difference is None:
-        yield f"{said}; run {run.run_id}."
+        yield f"{said}. More: `remoterun show {run.run_id}`."
         return
     yield f"{said}: {counts_text(difference)}."
     folds = [folded for folded in fold(difference.changes) if not folded.change.routine]
@@ -91,7 +91,7 @@ def _of_run(run: Run, difference: Difference | None) -> Iterator[str]:
         yield f"Still no result: {_many([_silence(silence) for silence in lasting])}."
     # Whatever somebody has played in between: an audit is compared with the last one.
     before = difference.before
-    yield f"More: remoterun diff {before.run_id} {run.run_id}." if before else f"More: remoterun show {run.run_id}."
+    yield f"More: `remoterun diff {before.run_id} {run.run_id}`." if before else f"More: `remoterun show {run.run_id}`."
 
 
 def _alike(folds: Sequence[Fold]) -> list[list[Fold]]:

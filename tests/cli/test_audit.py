@@ -438,7 +438,7 @@ def test_what_it_names_for_more_tells_the_same(fleet: Fleet) -> None:
     assert fleet._run("play", "look", "--project", str(fleet.folder), "--quiet").status == 1
     found = text(fleet.audit())
     assert "1 new finding" in found
-    words = found.rpartition("More: remoterun ")[2].rstrip(".").split()
+    words = found.rpartition("More: `remoterun ")[2].removesuffix("`.").split()
     assert (words[0], len(words)) == ("diff", 3)
     told = fleet._run(*words)
     assert (told.status, "1 new finding" in told.stdout.decode()) == (1, True)

@@ -85,7 +85,7 @@ def test_a_finding_of_many_targets_is_said_once() -> None:
     assert said(found) == (
         "remoterun audit of /srv/fleet, 2026-03-02 02:00 UTC. check-ckpt on 5 targets: findings: 5 new findings. "
         "New: k/200, k/201, k/202 and 2 more: step_1: CK010 bad: 3 NaN in w. "
-        "More: remoterun diff run-1 run-2."
+        "More: `remoterun diff run-1 run-2`."
     )
 
 
@@ -104,7 +104,7 @@ def test_findings_of_several_tensors_are_said_once() -> None:
     new, over = audit([ok("a")], [broken]), audit([broken], [ok("a")])
     assert said(new).partition("9 new findings. ")[2] == (
         "New: a: step_1: CK022 bad (8 of them): w0 has another CRC-32. New: a: step_1: CK010 bad: 3 NaN in w. "
-        "More: remoterun diff run-1 run-2."
+        "More: `remoterun diff run-1 run-2`."
     )
     assert said(over).count("Cleared: a: step_1: CK022 bad (8 of them), there since 2026-03-01 02:00 UTC.") == 1
     assert said(over).count("Cleared") == 2
@@ -141,7 +141,7 @@ def test_what_is_cleared_and_what_is_silent() -> None:
         "1 finding of which nothing is known now, 2 targets without a result. "
         "Cleared: a: step_1: CK010 bad, there since 2026-03-01 02:00 UTC. Unreachable: b: nothing listens. "
         "Still no result: c (2 times in a row, since 2026-03-01 02:00 UTC). "
-        "More: remoterun diff run-1 run-2."
+        "More: `remoterun diff run-1 run-2`."
     )
 
 
@@ -150,7 +150,7 @@ def test_a_silent_target_is_told_once() -> None:
     assert said(over).partition("without a result. ")[2] == (
         "Unreachable: a: nothing listens. "
         "Still no result: b (2 times in a row, since 2026-03-02 02:00 UTC). "
-        "More: remoterun diff run-2 run-3."
+        "More: `remoterun diff run-2 run-3`."
     )
 
 
@@ -160,7 +160,7 @@ def test_what_the_audit_itself_has_to_say() -> None:
     text = said(replace(audit([ok("a")]), cut=(cut,), problems=("x.json was not written",), delivery=delivery))
     assert (
         "The former audit (process 7 on desk, since 2026-03-01T02:00:00.000Z) was cut during run run-1, when 3 of 20 "
-        "outcomes were there. check-ckpt on 1 target: ok: nothing new. More: remoterun show run-1. "
+        "outcomes were there. check-ckpt on 1 target: ok: nothing new. More: `remoterun show run-1`. "
         "X.json was not written. Chat was not told: no route; it is tried again at the next audit. "
         "pager had enough messages this hour: the rest follows with the next audit."
     ) in text
