@@ -135,7 +135,7 @@ def _placed(items: List[Item], folder: Folder, checkpoint: Checkpoint) -> Dict[s
         beyond = [clean_text(item.name, 200) for item in stored if item.offset + item.length > size]
         if beyond:
             checkpoint.truncated = True
-            message = "%s is cut off at %s: %s lie beyond, first: %s"
+            message = "%s is cut off at %s, before %s, first: %s"
             shown = clean_text(path), count_of(size, "byte"), count_of(len(beyond), "item"), beyond[0]
             checkpoint.add("CK061", message % shown, file=clean_text(folder.locate(path), 1000), items=beyond[:20])
     return placed

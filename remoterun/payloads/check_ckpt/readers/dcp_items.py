@@ -19,7 +19,7 @@ from .absence import note_absence
 from .dcp_alike import Forms
 from .flattened import Leaves, slot
 from .reader import read_torch_file
-from .torch_objects import unpacked
+from .torch_objects import plain_number, unpacked
 
 if TYPE_CHECKING:
     from ..model import Number, Region
@@ -93,7 +93,7 @@ class Items:
                     self._read_item(source, run[0])
             left_out += source.size - reached
         if shared:
-            message = "%s of %s share bytes with others, first: %s"
+            message = "%s of %s with bytes that others have, too, first: %s"
             shown = count_of(len(shared), "item"), clean_text(path), clean_text(shared[0].name, 200)
             self._checkpoint.add("CK025", message % shown, file=self._file(path))
             self._lose(shared, "its place is another's, too")
@@ -276,7 +276,7 @@ class Items:
     def _number(self, node: object) -> Optional[Number]:
         if isinstance(node, Persistent):
             return self._numbers.get(id(node))
-        return node if isinstance(node, (int, float)) and not isinstance(node, bool) else None
+        return plain_number(node)
 
 
 def _thin_out(inner: Checkpoint, source: Source) -> None:

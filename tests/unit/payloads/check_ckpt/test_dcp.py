@@ -482,6 +482,16 @@ def test_an_item_of_another_size_than_is_listed_is_told(tmp_path: Path) -> None:
     assert any("a is listed with 16 elements of float32" in message for message in messages)
 
 
+@pytest.mark.parametrize("beta", [10**400, float("inf"), float("nan")], ids=["huge", "infinite", "nan"])
+def test_options_that_no_training_has_end_nothing(tmp_path: Path, beta: float) -> None:
+    value = state()
+    for group in value["optim"]["param_groups"]:
+        group["betas"] = (beta, 0.999)
+    record = audit(save(value, tmp_path / "c")).record
+    assert (record["step"], record["nan_weights"], record["bytes_checked"]) == (7, 0, record["bytes"])
+    assert "CK030" not in record["findings"]
+
+
 # --- the description -----------------------------------------------------------------------------------------------
 
 
