@@ -9,6 +9,7 @@ import os
 import time
 from typing import TYPE_CHECKING, Callable, Counter, Dict, List, Optional, Sequence, Tuple
 
+from .find.names import COUNTERS
 from .find.unit import Unit, age_of
 from .model import VOCABULARY, Checkpoint, Found, clean_text
 from .readers.families import family
@@ -204,7 +205,8 @@ class Auditor:
     def _report(self, entry: Entry) -> None:
         outcome = entry.outcome
         # Who names a vocabulary wants a model; in a folder, it goes with what else is there.
-        beside = outcome.record["format"] == VOCABULARY and entry.unit.path != self._settings.root
+        bare = not outcome.record["tensors"] and COUNTERS.fullmatch(os.path.basename(entry.unit.path))
+        beside = (bare or outcome.record["format"] == VOCABULARY) and entry.unit.path != self._settings.root
         unit = entry.unit._replace(companion=entry.unit.companion or beside)
         found, ignored, level = judge(unit, outcome, self._memory.of_others(entry), self._settings.changes)
         self._tell(unit, found)
@@ -217,10 +219,18 @@ class Auditor:
             record["weight_norm"] = float("%.6g" % card.norm)
         if entry.recalled:
             record.update(cached=True, checked_at=_date(entry.checked_at))
-        step = record["step"] if "step_from" not in record else None
+        step, epoch = record["step"] if "step_from" not in record else None, record["epoch"]
         companion = unit.companion and level in (OK, UNCHECKED)
         self.judged.append(
-            Judged(unit, level, step if isinstance(step, int) else None, outcome.weights, outcome.optimizer, companion)
+            Judged(
+                unit,
+                level,
+                step if isinstance(step, int) else None,
+                epoch if isinstance(epoch, (int, float)) else None,
+                outcome.weights,
+                outcome.optimizer,
+                companion,
+            )
         )
         if self._settings.load is not None and not companion and not outcome.waiting:
             record["load"] = self._load(entry, self._settings.load)

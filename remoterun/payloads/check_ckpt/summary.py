@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Dict, Iterator, List, Optional, Sequence, Tupl
 
 from .find.names import step_in_name
 from .find.unit import newest_first
-from .model import Found, clean_text
+from .model import Found, Number, clean_text
 from .records import Record
 from .rules.catalogue import IN_PROGRESS, OK
 from .rules.rule import BAD, SUSPECT
@@ -31,6 +31,7 @@ class Judged(Record):
     unit: Unit
     verdict: str
     step: Optional[int]
+    epoch: Optional[Number]
     weights: bool
     optimizer: bool
     companion: bool
@@ -137,12 +138,14 @@ def overall(discovery: Discovery, judged: Sequence[Judged]) -> Iterator[Tuple[st
 
 def _is_ahead(each: Judged, best: Judged) -> bool:
     """Tell whether a checkpoint is newer than the best, and not worth to be resumed from."""
-    mine, its = _step_of(each), best.step
-    if mine is None or its is None:
+    mine = _step_of(each)
+    if mine is None or best.step is None:
         return each.verdict in _TOLD and each.unit.mtime_ns > best.unit.mtime_ns
     # Models are exported without their optimizer at any time; only a step tells that one goes further.
     lacks = best.optimizer and each.verdict == OK and each.weights and not each.optimizer
-    return mine > its and (lacks or each.verdict in _TOLD)
+    if not lacks and each.verdict not in _TOLD:
+        return False
+    return _newest([best, each._replace(step=mine, optimizer=False)]) is not best
 
 
 def _step_of(each: Judged) -> Optional[int]:
@@ -168,7 +171,12 @@ def newest_good(judged: Sequence[Judged]) -> Optional[Judged]:
 
 def _newest(good: Sequence[Judged]) -> Optional[Judged]:
     if good and all(each.step is not None for each in good):
-        return max(good, key=lambda each: (each.step or 0, each.optimizer))
+        last = max(good, key=lambda each: (each.step or 0, each.optimizer))
+        if any(each.epoch is None for each in good):
+            return last
+        # Either may begin anew while the other goes on: the steps with each epoch, the epochs with each run.
+        of_last = max(good, key=lambda each: (each.epoch or 0, each.step or 0, each.optimizer))
+        return max(of_last, last, key=lambda each: each.unit.mtime_ns)
     newest = newest_first([each.unit for each in good])[:1]
     return next((each for each in good if [each.unit] == newest), None)
 

@@ -18,9 +18,13 @@ _NAME = pattern(r".*\.(?:pt|pth|pth\.tar|bin|ckpt|safetensors|gguf|nemo)%s?" % _
 _TEMPORARY = pattern(r"(?:tmp-checkpoint.*|\.tmp.*|.+%s)" % _UNFINISHED, re.IGNORECASE | re.DOTALL)
 _COMPANION = pattern(
     r"(?:training_args|scheduler(?:_\d+)?|lr_scheduler|scaler|rng_states?(?:_\d+)?|random_states_\d+|sampler(?:_\d+)?|dataloader\w*"
-    r"|trainer_state|tokenizer\w*|args|config|loss_history)\.(?:pt|pth|bin|ckpt|pkl)",
+    r"|trainer_state|tokenizer\w*|args|config|loss_history|lr_annealing\w*)\.(?:pt|pth|bin|ckpt|pkl)",
     re.IGNORECASE,
 )
+# What keeps how far training was, where no tensor is in it.
+COUNTERS = pattern(r"(?:trainer|state|meta|progress)[_-]?\d*\.(?:pt|pth|bin|ckpt)", re.IGNORECASE)
+# Texts among the files of SpeechBrain.
+TEXTS = pattern(r"(?:brain|counter|dataloader-.*)\.ckpt", re.DOTALL)
 # What else may hold weights, by its extension.
 _PICKLE = "a pickle that torch.save did not write: name it to have it looked at"
 _NOT_TORCHS = "not a file that torch.save wrote"

@@ -8,9 +8,10 @@ from typing import Dict, Iterator, List, Optional, Sequence, Set, Tuple
 
 from ..readers import families
 from ..readers.archive import LOCAL
+from ..readers.sniff import sniff
 from ..source import NotRegularError, Source
 from .discover import Discovery
-from .names import is_checkpoint, is_companion, is_temporary, reason_to_pass_over
+from .names import TEXTS, is_checkpoint, is_companion, is_temporary, reason_to_pass_over
 from .pointers import find_pointers
 from .surroundings import Surroundings
 from .unit import Skipped, Unit
@@ -94,6 +95,9 @@ class _Search:
             path = os.path.join(self._root, relative)
             if relative in self._taken or not (is_checkpoint(name) or self._is_save(path, name)):
                 continue
+            if _is_text(path, name):
+                self._passed.setdefault("a text beside weights, as SpeechBrain keeps it", []).append(path)
+                continue
             temporary = _is_temporary(relative)
             yield Unit(path, relative, relative, os.path.dirname(path), {name: seen}, temporary=temporary)
 
@@ -140,6 +144,11 @@ def _at(place: Place, inner: str) -> Place:
 
 def _is_torchs(front: bytes) -> bool:
     return front.startswith(_MAGIC) or (front.startswith(LOCAL) and (_PICKLE in front or _STORAGE in front))
+
+
+def _is_text(path: str, name: str) -> bool:
+    kind = sniff(_front(path) or b"") if TEXTS.fullmatch(name) else None
+    return kind is not None and kind.format == "text"
 
 
 def _is_temporary(relative: str) -> bool:

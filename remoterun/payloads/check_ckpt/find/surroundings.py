@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections import Counter
 from typing import TYPE_CHECKING, Dict, FrozenSet, Iterator, List, Optional, Sequence, Tuple
 
 from ..model import Found, clean_text, count_of
+from ..patterns import pattern
 from ..rules.rule import INFO, SUSPECT
 from ..series.naming import place_of
 from .names import is_temporary, step_in_name
@@ -22,6 +24,8 @@ _UNFINISHED = "-unfinished"
 _SUCCESS = frozenset(
     ("_SUCCESS", "STABLE", "commit_success.txt", ".complete", "_COMPLETE", "COMPLETE", "DONE", ".done", "_COMMITTED")
 )
+# What each rank puts there by itself.
+_RANK = pattern(r"(?<![a-z])rank[-_]?\d{1,6}(?!\d)", re.IGNORECASE)
 # Others that must agree before a checkpoint is held against them.
 _MARKED, _SIZED = 2, 3
 # A save that ended longer ago leaves nothing temporary that somebody waits for.
@@ -43,7 +47,10 @@ class Surroundings:
             step = self._step_folder(unit.relative)
             if step is not None:
                 beside = self._marks.setdefault(os.path.dirname(step), {})
-                beside[step] = _SUCCESS.intersection(self._places[step].files)
+                marks = _SUCCESS.intersection(self._places[step].files)
+                rank = os.path.basename(unit.relative)
+                ranks = {rank} if not unit.family and _RANK.search(rank) else set()
+                beside[step] = beside.get(step, marks) | ranks
         self._usual = {series: sorted(each)[len(each) // 2] for series, each in sizes.items() if len(each) > _SIZED}
         self._counts = {
             parent: Counter(mark for marks in beside.values() for mark in marks)

@@ -180,6 +180,9 @@ class _Search:
                     self._checkpoint.parts.add(part)
 
     def _numbers(self, items: Dict[str, Any]) -> Dict[str, Number]:
+        # Of the rates that a scheduler has set, the first tells which they are.
+        rates = items.get("_last_lr")
+        items = {**items, "_last_lr": rates[0]} if isinstance(rates, list) and rates else items
         read = [(key, self._read_number(value)) for key, value in list(items.items())[:_MOST_OPTIONS]]
         return {clean_text(key, 100): value for key, value in read if value is not None}
 

@@ -183,6 +183,8 @@ def _judge_presence(members: Members, names: Set[str], *, weights: bool) -> None
     checkpoint = members.checkpoint
     if checkpoint.format == NAME and _STATE not in names and {"optimizer", "scheduler"} & checkpoint.parts:
         _judge_without_state(checkpoint)
+    if checkpoint.format == NAME and "optimizer.pt" in names and "scheduler.pt" not in names:
+        checkpoint.add("CK060", "there is no scheduler.pt, without which Trainer begins with a new optimizer, too")
     if not weights:
         checkpoint.truncated = True
         checkpoint.add("CK060", "there is an optimizer's state, but no weights")

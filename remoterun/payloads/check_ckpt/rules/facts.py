@@ -108,9 +108,12 @@ class Facts:
     def moved(self, kept: Kept) -> bool:
         """Tell whether a parameter must have changed since it was made."""
         tensors, options = kept.state.tensors, kept.options
-        # A schedule may begin with a rate of zero, which leaves the first step without effect.
-        once = kept.state.numbers.get("step", 2) < 2 and "initial_lr" in options
-        if once or (options.get("lr") == 0 and not self._ran_out(kept)):
+        # A schedule may begin with a rate of zero, which leaves steps without effect until it has made its first one.
+        counts = [
+            kept.state.numbers.get("step", 2),
+            *(each.get("last_epoch", 2) for each in self.checkpoint.schedulers),
+        ]
+        if (min(counts) < 2 and "initial_lr" in options) or (options.get("lr") == 0 and not self._ran_out(kept)):
             return False
         moments = [self.stats(tensors[key]) for key in ("exp_avg", "exp_avg_sq") if key in tensors]
         return any(each is not None and each.zeros is not None and each.zeros < each.elements for each in moments)

@@ -72,7 +72,10 @@ class Copies:
         elif moments is not None:
             weights = ", the weights are not" if card.model and moments.model else ""
             text = "the optimizer's moments are bit-identical to those of %s%s" % (moments.name, weights)
-            yield Found("CK081", text, _data(moments))
+            # Weights are averaged at the end of a training, which may count as a step and is none of the optimizer.
+            once = self._older(("moments", card.moments), moments.order) is None
+            ended = once and (card.step or 0) - (moments.step or 0) == 1
+            yield Found("CK081", text, _data(moments), INFO if ended else None)
 
     def _older(self, key: _Key, order: float) -> Optional[Card]:
         """Return the youngest of the older checkpoints with the same fingerprint."""

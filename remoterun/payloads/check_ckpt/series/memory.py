@@ -121,7 +121,7 @@ class Memory:
         """Return what is to be kept of tensors to know them again, if another checkpoint is held against this one."""
         if self._sizes[place_of(unit.relative).series] < 2:
             return {}
-        from .sample import samples
+        from .exchange import samples
 
         return samples(tensors)
 

@@ -43,12 +43,12 @@ _STEPPED = {"exp_avg": tuple(_GRAIN), "exp_avg_sq": ("float32", "float64")}
 def movement(pair: Pair) -> List[Found]:
     """Judge the weights of two checkpoints, and what the optimizer has made of them in between."""
     if pair.steps is None:
-        return [*_emptied(pair), *_outlier(pair)]
+        return [*_stale_shards(pair), *_emptied(pair), *_outlier(pair)]
     # After a fresh start, it says nothing of what the weights should have become.
     if pair.steps <= 0:
         return []
     # A torn save has parts of an earlier step.
-    stale = [] if pair.younger.torn else [*_standstill(pair), *_stale_moments(pair)]
+    stale = [] if pair.younger.torn else [*_stale_shards(pair), *_standstill(pair), *_stale_moments(pair)]
     return [*stale, *_emptied(pair), *(list(_leaps(pair, pair.steps)) or _outlier(pair))]
 
 
@@ -169,6 +169,22 @@ def _push(pair: Pair, place: Place, moment: Mark) -> float:
     if second is None or second.high is None or second.high < 0:
         return 0.0
     return (moment.peak or 0.0) / (math.sqrt(second.high) + max(pair.younger.epsilon, 1e-30))
+
+
+def _stale_shards(pair: Pair) -> Iterator[Found]:
+    """Find parts of tensors that stood still while all else moved, the same ones of each: a shard of another save."""
+    parts: Dict[str, List[Tuple[Tuple[int, ...], bool]]] = {}
+    for place, after in pair.model[1].items():
+        before = pair.model[0].get(place)
+        if before is not None and before.digest and after.digest and after.low != after.high:
+            parts.setdefault(place[0], []).append((place[1], before.digest == after.digest))
+    most = max(map(len, parts.values()), default=0)
+    cut = {name: [same for _, same in sorted(each)] for name, each in parts.items() if len(each) == most > 1}
+    still = set(map(tuple, cut.values()))
+    if len(cut) >= _SEVERAL and len(still) == 1 and len(set(*still)) == 2:
+        text = "of %s that lie in parts, the same parts are as in %s, and the others are not: a shard is of that save"
+        message = text % (count_of(len(cut), "weight"), pair.older.name)
+        yield Found("CK080", message, {"tensors": list(cut)[:MOST_NAMED]})
 
 
 # --- CK088: moments that should have changed -------------------------------------------------------------------------

@@ -16,6 +16,10 @@ _MOVES = pattern(r"(?:=|(?:^|[^a-z])(?:epochs?|ep|e|\w*loss|acc|score|ppl|fid|ps
 _EPOCH = pattern(r"(?:^|[^a-z])(?:epochs?|ep)[-_=]?(\d{1,9})(?!\d)", re.IGNORECASE | re.ASCII)
 
 
+# No epoch has so many steps.
+EPOCH = 10**9
+
+
 class Place(Record):
     """Say where a checkpoint stands: in which series, and how far into it by its name, if that tells."""
 
@@ -35,7 +39,9 @@ def place_of(relative: str) -> Place:
             if number is not None:
                 masked = [_masked(parts[index], number, moving=True)]
                 below = [_masked(part, number, moving=False) for part in parts[index + 1 :]]
-                return Place(os.sep.join(parts[:index] + masked + below), number)
+                # Steps may begin anew with each epoch.
+                epoch = _epoch_in(parts[index]) or 0 if tell is step_in_name else 0
+                return Place(os.sep.join(parts[:index] + masked + below), number + epoch * EPOCH)
     return Place(os.sep.join([*parts[:-1], _without_last_number(parts[-1])]), None)
 
 

@@ -9,6 +9,7 @@ from ..find.unit import span
 from ..model import Found
 from ..rules.rule import INFO, SUSPECT
 from .chain import Late
+from .naming import EPOCH
 from .profile import Card
 
 # A norm that was steady for so many checkpoints, within this factor, and then is so many times as large or as small.
@@ -96,7 +97,7 @@ def _times_back(cards: Sequence[Card]) -> Iterator[Late]:
 
 
 def _gaps(cards: Sequence[Card]) -> Iterator[Late]:
-    gaps = [after.order - before.order for before, after in zip(cards, cards[1:])]
+    gaps = [after.order % EPOCH - before.order % EPOCH for before, after in zip(cards, cards[1:])]
     if len(gaps) < _FEWEST_GAPS:
         return
     usual = statistics.median(gaps)

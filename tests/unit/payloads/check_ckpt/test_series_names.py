@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remoterun.payloads.check_ckpt.series.naming import Place, place_of
+from remoterun.payloads.check_ckpt.series.naming import EPOCH, Place, place_of
 
 
 @pytest.mark.parametrize(
@@ -19,7 +19,7 @@ from remoterun.payloads.check_ckpt.series.naming import Place, place_of
         ("step_100/mp_rank_00_model_states.pt", "step_#/mp_rank_00_model_states.pt", 100),
         ("checkpoint-100", "checkpoint-#", 100),
         ("nano/000100", "nano/#", 100),
-        ("epoch=3-step=1000-val_loss=0.25.ckpt", "epoch=#-step=#-val_loss=#.ckpt", 1000),
+        ("epoch=3-step=1000-val_loss=0.25.ckpt", "epoch=#-step=#-val_loss=#.ckpt", 3 * EPOCH + 1000),
         ("step_1000_loss_0.25.pt", "step_#_loss_#.pt", 1000),
         ("ema_0.9999_step_100.pt", "ema_0.9999_step_#.pt", 100),
         ("ema_0.9999_010000.pt", "ema_0.9999_#.pt", None),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Dict
 
 from ..rule import BAD, INFO, SAVE_SAFELY, SUSPECT, Rule
-from . import groups, moments, progress, steps
+from . import groups, moments, progress
 from .moments import pairs
 
 __all__ = ["QUESTIONS", "RULES", "pairs"]
@@ -42,4 +42,4 @@ RULES: Dict[str, Rule] = {
     "CK054": Rule(INFO, "Save it along if resuming is to continue exactly where training was."),
 }
 
-QUESTIONS = (*steps.QUESTIONS, *moments.QUESTIONS, *groups.QUESTIONS, *progress.QUESTIONS)
+QUESTIONS = (*progress.STEPS, *moments.QUESTIONS, *groups.QUESTIONS, *progress.QUESTIONS)

@@ -10,7 +10,7 @@ from ...model import MODEL, Found, Optimizer, State, count_of
 from ..facts import Facts
 from ..parameters import shaped_state
 from ..rule import BAD, INFO, SUSPECT
-from .steps import called
+from .progress import called
 
 _MOST = 20
 # What makes every weight NaN at the first step where it is NaN itself.

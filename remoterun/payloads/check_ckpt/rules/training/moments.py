@@ -6,7 +6,7 @@ import functools
 import math
 from typing import Dict, Iterator, List, Optional, Set, Tuple
 
-from ...model import OPTIMIZER, Checkpoint, Found, Group, Optimizer, State, Tensor, count_of
+from ...model import EMA, MODEL, OPTIMIZER, Checkpoint, Found, Group, Optimizer, State, Tensor, count_of
 from ...records import Record
 from ...scan.stats import Broken, Pair
 from ..facts import Facts, peak_of
@@ -201,14 +201,16 @@ def _not_compared(facts: Facts) -> Iterator[Found]:
 def _negative(facts: Facts) -> Iterator[Found]:
     sums = _sums(facts.checkpoint)
     for index, tensor in enumerate(facts.checkpoint.tensors):
-        squares = tensor.role == OPTIMIZER and (tensor.key in _SQUARES or index in sums)
+        variance = tensor.role in (MODEL, EMA) and tensor.name.endswith("running_var")
+        squares = variance or (tensor.role == OPTIMIZER and (tensor.key in _SQUARES or index in sums))
         stats = facts.scanned.stats.get(index) if squares else None
         if stats is None or not (stats.negative or (stats.minimum is not None and stats.minimum < 0)):
             continue
         least = "" if stats.minimum is None else " (%.6g)" % stats.minimum
         message = "%s sums up squares, and yet has an element below zero%s" % (tensor.name, least)
         evidence: Dict[str, object] = {"min": stats.minimum, "elements": stats.elements}
-        yield Found("CK044", message, facts.place(index), evidence=evidence)
+        step = "Go back to the checkpoint before: normalised by it, everything is NaN." if variance else None
+        yield Found("CK044", message, facts.place(index), None, step, evidence)
 
 
 def _sums(checkpoint: Checkpoint) -> Set[int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Dict
 
 from ..rule import BAD, GO_BACK, INFO, SUSPECT, Rule
-from . import copies, emptiness, finite, magnitude, zeros
+from . import copies, finite, magnitude, zeros
 
 RULES: Dict[str, Rule] = {
     "CK001": Rule(BAD, GO_BACK),
@@ -40,4 +40,4 @@ RULES: Dict[str, Rule] = {
     "CK012": Rule(SUSPECT, "Find out what this tensor is for; it belongs neither to the model nor to the optimizer."),
 }
 
-QUESTIONS = (*finite.QUESTIONS, *emptiness.QUESTIONS, *magnitude.QUESTIONS, *zeros.QUESTIONS, *copies.QUESTIONS)
+QUESTIONS = (*finite.QUESTIONS, *magnitude.QUESTIONS, *zeros.QUESTIONS, *copies.QUESTIONS)
