@@ -24,6 +24,7 @@ from .scan.scanner import Pace, Scanned, Scanner
 from .scan.spans import claim
 from .scan.workers import WorkerError
 from .series.memory import Entry, Memory, look
+from .series.naming import epoch_in
 from .source import NotRegularError, ShrunkError
 from .summary import Judged
 
@@ -226,7 +227,7 @@ class Auditor:
                 unit,
                 level,
                 step if isinstance(step, int) else None,
-                epoch if isinstance(epoch, (int, float)) else None,
+                epoch if isinstance(epoch, (int, float)) else epoch_in(unit.relative),
                 outcome.weights,
                 outcome.optimizer,
                 companion,

@@ -33,21 +33,22 @@ def place_of(relative: str) -> Place:
     Folders above the one that holds the number are part of the series' name; below it, that number is left out, too.
     """
     parts = relative.split(os.sep)
-    for tell in (step_in_name, _epoch_in):
+    for tell in (step_in_name, epoch_in):
         for index in range(len(parts) - 1, -1, -1):
             number = tell(parts[index])
             if number is not None:
                 masked = [_masked(parts[index], number, moving=True)]
                 below = [_masked(part, number, moving=False) for part in parts[index + 1 :]]
                 # Steps may begin anew with each epoch.
-                epoch = _epoch_in(parts[index]) or 0 if tell is step_in_name else 0
+                epoch = epoch_in(parts[index]) or 0 if tell is step_in_name else 0
                 return Place(os.sep.join(parts[:index] + masked + below), number + epoch * EPOCH)
     return Place(os.sep.join([*parts[:-1], _without_last_number(parts[-1])]), None)
 
 
-def _epoch_in(part: str) -> Optional[int]:
-    match = _EPOCH.search(part)
-    return int(match.group(1)) if match else None
+def epoch_in(relative: str) -> Optional[int]:
+    """Return the epoch that a path names last."""
+    found = _EPOCH.findall(relative)
+    return int(found[-1]) if found else None
 
 
 def _masked(part: str, number: int, *, moving: bool) -> str:

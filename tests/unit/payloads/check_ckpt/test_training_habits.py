@@ -81,6 +81,13 @@ def test_steps_may_begin_anew_with_each_epoch(tmp_path: Path, name: str, keys: t
     assert heard.summary["resume_path"] == str(paths[-1])
 
 
+@pytest.mark.parametrize("name", ["epoch_{epoch}_step_{step}.pt", "epoch_{epoch}/step_{step}.pt"])
+def test_the_epoch_may_be_in_the_name_alone(tmp_path: Path, name: str) -> None:
+    paths = _save_epochs(tmp_path, name, ("step",))
+    heard = audit(tmp_path)
+    assert (_loud(heard), heard.summary["resume_path"]) == ([], str(paths[-1]))
+
+
 def test_the_newest_of_an_epoch_is_damaged(tmp_path: Path) -> None:
     paths = _save_epochs(tmp_path, "epoch_{epoch}_step_{step}.pt", ("epoch", "step"))
     write(paths[1], paths[1].read_bytes()[:9000])
