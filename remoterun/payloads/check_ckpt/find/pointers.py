@@ -11,7 +11,7 @@ from ..patterns import pattern
 from ..records import Record
 from ..rules.rule import BAD, INFO, SUSPECT
 from ..source import NotRegularError, Source
-from .names import step_in_name
+from .names import is_checkpoint, step_in_name
 
 if TYPE_CHECKING:
     from .walk import Link, Place
@@ -41,8 +41,9 @@ def find_pointers(root: str, places: Sequence[Place], links: Sequence[Link]) -> 
             if pointer is not None:
                 found.append(pointer)
     for link in links:
-        path = os.path.join(root, link.relative)
-        if _LINK.fullmatch(os.path.basename(link.relative)):
+        path, name = os.path.join(root, link.relative), os.path.basename(link.relative)
+        # What a link that is called like a checkpoint leads to is a checkpoint, unless it is gone.
+        if _LINK.fullmatch(name) or (is_checkpoint(name) and not link.exists):
             target = os.path.realpath(path) if link.exists else ""
             found.append(Pointer(link.relative, path, link.target, target))
     return found
