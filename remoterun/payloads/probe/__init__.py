@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-import shutil
 import time
 from functools import partial
-from typing import TYPE_CHECKING, Any, Dict, List, NamedTuple, Optional, Tuple, cast
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, NamedTuple, Optional, Tuple, cast
 
 from . import gpu, judge, memory, python, storage, system
 from .files import Files
@@ -34,22 +33,17 @@ def run(ctx: Context) -> None:
 
 
 def probe(params: Params, files: Files) -> Tuple[Dict[str, object], List[judge.Trouble]]:
-    """Return the record and what of it is trouble. What may hang is asked of children while the rest is read."""
+    """Return the record and what of it is trouble.
+
+    Whatever may hang is asked of children; what of it gets no answer is missing in the record.
+    """
     started = time.monotonic()
-    children = Children()
     mounts = storage.parse_mountinfo(files.text("/proc/self/mountinfo", "surrogateescape") or "")
     asked = storage.worth_asking(mounts)
-    for mount in asked[: storage.MOST_MOUNTS]:
-        children.ask("mount " + mount.point, partial(storage.ask, files.path(mount.point)), params.answer_within)
-    children.ask("processes", partial(memory.biggest_processes, Files(files.root)), params.answer_within)
-    if params.gpu:
-        _ask_gpu(children, files, params.answer_within)
-
-    facts = _Facts(files, mounts)
-    answers = children.answers()
-
+    answers = _ask(params, files, mounts, asked[: storage.MOST_MOUNTS])
+    facts = _Facts(answers)
     rooms = [storage.room(mount, answers["mount " + mount.point]) for mount in asked[: storage.MOST_MOUNTS]]
-    torch = cast("Optional[Dict[str, Optional[str]]]", facts.python["torch"])
+    torch = cast("Optional[Dict[str, Optional[str]]]", facts.python.get("torch"))
     troubles = judge.storage(
         rooms,
         min_free_pct=params.min_free_pct,
@@ -57,12 +51,12 @@ def probe(params: Params, files: Files) -> Tuple[Dict[str, object], List[judge.T
         limit_s=params.answer_within,
         torch=torch is not None,
     )
-    troubles += judge.memory(facts.machine_memory, facts.group_memory)
+    troubles += judge.memory(*memory.to_judge(facts.memory))
     gpu_record = None
     if params.gpu:
-        gpu_record, gpu_troubles = _gpu(answers, params, container=facts.system["container"] is not None, torch=torch)
+        container = facts.system.get("container") is not None
+        gpu_record, gpu_troubles = _gpu(answers, params, facts.library, container=container, torch=torch)
         troubles += gpu_troubles
-    unchecked = files.unread + _unanswered(answers, len(asked))
     record: Dict[str, object] = {
         "kind": "probe",
         "name": facts.system["hostname"],
@@ -74,7 +68,7 @@ def probe(params: Params, files: Files) -> Tuple[Dict[str, object], List[judge.T
         "processes": _json(answers["processes"]),
         "mounts": [room._asdict() for room in rooms],
         "gpu": gpu_record,
-        "unchecked": unchecked,
+        "unchecked": files.unread + facts.unread + _unanswered(answers, len(asked)),
         "findings": sorted({trouble.rule for trouble in troubles}),
         "verdict": judge.worst(troubles),
         "seconds": round(time.monotonic() - started, 3),
@@ -82,48 +76,72 @@ def probe(params: Params, files: Files) -> Tuple[Dict[str, object], List[judge.T
     return record, troubles
 
 
+def _ask(params: Params, files: Files, mounts: List[storage.Mount], asked: List[storage.Mount]) -> Dict[str, Answer]:
+    """Ask everything at once."""
+    children, limit_s = Children(), params.answer_within
+    for mount in asked:
+        children.ask("mount " + mount.point, partial(storage.ask, files.path(mount.point)), limit_s)
+    children.ask("processes", partial(memory.biggest_processes, Files(files.root)), limit_s)
+    looks: List[Tuple[str, Callable[[Files], Dict[str, object]]]] = [
+        ("system", system.collect),
+        ("python packages", python.packages),
+        ("cpu", partial(system.processors, mounts=mounts)),
+        ("memory", partial(memory.collect, mounts=mounts)),
+    ]
+    if params.gpu:
+        looks.append(("library", gpu.library))
+        children.ask("driver", partial(gpu.look, Files(files.root)), limit_s)
+        for name, what, fields in (
+            ("gpus", "gpu", gpu.GPU_FIELDS),
+            ("gpu processes", "compute-apps", gpu.PROCESS_FIELDS),
+        ):
+            children.ask(name, partial(gpu.query, what, fields), limit_s * gpu.SMI_PATIENCE)
+    for name, look in looks:
+        children.ask(name, partial(_facts, look, Files(files.root)), limit_s)
+    return children.answers()
+
+
+def _facts(look: Callable[[Files], Dict[str, object]], files: Files) -> bytes:
+    return json.dumps({"facts": look(files), "unread": files.unread}).encode()
+
+
 class _Facts:
-    """Read what never hangs."""
+    """Bring together what is known at once and what children found out."""
 
-    def __init__(self, files: Files, mounts: List[storage.Mount]) -> None:
-        own = files.text("/proc/self/cgroup") or ""
-        meminfo = memory.parse_meminfo(files.text("/proc/meminfo") or "")
-        self.machine_memory = memory.machine_memory(meminfo)
-        self.group_memory = memory.group_memory(files, *memory.group_folders(mounts, own, "memory"))
-        self.system = system.collect(files)
-        self.python = python.collect(files)
-        self.cpu = system.processors(files, memory.quota(files, *memory.group_folders(mounts, own, "cpu")))
-        self.memory = {
-            "total": meminfo.get("MemTotal"),
-            "available": meminfo.get("MemAvailable"),
-            "swap_total": meminfo.get("SwapTotal"),
-            "swap_free": meminfo.get("SwapFree"),
-            "dirty": meminfo.get("Dirty"),
-            "group": self.group_memory._asdict() if self.group_memory else None,
-        }
+    def __init__(self, answers: Dict[str, Answer]) -> None:
+        self._answers = answers
+        self.unread: List[str] = []
+        self.system = dict(system.names(), **self._found("system"))
+        self.python = dict(python.running(), **self._found("python packages"))
+        self.cpu = dict(system.affinity(), **self._found("cpu"))
+        self.memory = self._found("memory")
+        self.library = self._found("library")
 
-
-def _ask_gpu(children: Children, files: Files, limit_s: float) -> None:
-    children.ask("driver", partial(gpu.look, Files(files.root)), limit_s)
-    program = shutil.which("nvidia-smi")
-    if program:
-        children.ask("gpus", partial(gpu.query, program, "gpu", gpu.GPU_FIELDS), limit_s * gpu.SMI_PATIENCE)
-        apps = partial(gpu.query, program, "compute-apps", gpu.PROCESS_FIELDS)
-        children.ask("gpu processes", apps, limit_s * gpu.SMI_PATIENCE)
+    def _found(self, name: str) -> Dict[str, Any]:
+        said = cast("Optional[Dict[str, Any]]", _json(self._answers[name])) if name in self._answers else None
+        if said is None:
+            return {}
+        self.unread += [each for each in said["unread"] if each not in self.unread]
+        return cast("Dict[str, Any]", said["facts"])
 
 
 def _gpu(
-    answers: Dict[str, Answer], params: Params, *, container: bool, torch: Optional[Dict[str, Optional[str]]]
+    answers: Dict[str, Answer],
+    params: Params,
+    library: Dict[str, Any],
+    *,
+    container: bool,
+    torch: Optional[Dict[str, Optional[str]]],
 ) -> Tuple[Dict[str, object], List[judge.Trouble]]:
-    looked = answers["driver"]
-    seen = gpu.parse_driver(looked.data) if looked.status == 0 else gpu.Driver()
-    smi = answers.get("gpus")
-    processes = gpu.parse_processes(_text(answers.get("gpu processes")))
-    gpus = [each._replace(processes=processes.get(each.uuid, [])) for each in gpu.parse_gpus(_text(smi))]
+    looked, smi = answers["driver"], answers["gpus"]
+    seen = (gpu.parse_driver(looked.data) if looked.status == 0 else gpu.Driver())._replace(**library)
+    is_there, text = gpu.parse_answer(smi)
+    processes = gpu.parse_processes(gpu.parse_answer(answers["gpu processes"])[1])
+    gpus = [each._replace(processes=processes.get(each.uuid, [])) for each in gpu.parse_gpus(text)]
     said = None
     # Some versions find no devices and call that a success.
-    if smi is not None and (smi.status != 0 or not gpus):
-        said = "" if smi.status is None else _text(smi) or "nothing (exit status %d)" % smi.status
+    if is_there and (smi.status != 0 or not gpus):
+        said = "" if smi.status is None else text or "nothing (exit status %d)" % smi.status
     troubles = judge.gpu(
         None if looked.status is None else seen,
         gpus,
@@ -133,12 +151,12 @@ def _gpu(
         torch=torch is not None,
         torch_cuda=bool(torch and (torch["cuda"] or torch["hip"])),
     )
+    missing = "not installed" if smi.status == 0 else "no answer"
+    driver = {"driver": seen.version, "nodes": [node._asdict() for node in seen.nodes]} if looked.status == 0 else {}
     return {
-        "driver": seen.version,
-        "library": seen.library,
-        "library_path": seen.library_path,
-        "nodes": [node._asdict() for node in seen.nodes],
-        "nvidia_smi": "not installed" if smi is None else "ok" if said is None else said or "no answer",
+        **driver,
+        **library,
+        "nvidia_smi": missing if not is_there else "ok" if said is None else said or "no answer",
         "gpus": [each._asdict() for each in gpus],
     }, troubles
 
@@ -146,9 +164,7 @@ def _gpu(
 def _unanswered(answers: Dict[str, Answer], mounts: int) -> List[str]:
     """Name what is missing in the record, and what the children could not read."""
     missing = ["%s: no answer" % name for name, answer in sorted(answers.items()) if answer.status is None]
-    missing += [
-        "%s: %s" % (name, _text(answers[name])) for name in ("driver", "processes") if _failed(answers.get(name))
-    ]
+    missing += ["%s: %s" % (name, _text(answer)) for name, answer in sorted(answers.items()) if _failed(name, answer)]
     if mounts > storage.MOST_MOUNTS:
         missing.append("%d more mounts" % (mounts - storage.MOST_MOUNTS))
     driver = answers.get("driver")
@@ -157,13 +173,15 @@ def _unanswered(answers: Dict[str, Answer], mounts: int) -> List[str]:
     return missing
 
 
-def _failed(answer: Optional[Answer]) -> bool:
-    return answer is not None and answer.status not in (0, None)
+def _failed(name: str, answer: Answer) -> bool:
+    """Tell whether a look went wrong; of mounts and nvidia-smi, the record itself tells."""
+    told = name.startswith("mount ") or answer.data.startswith(gpu.FOUND)
+    return not told and answer.status not in (0, None)
 
 
 def _json(answer: Answer) -> object:
     return json.loads(answer.data) if answer.status == 0 else None
 
 
-def _text(answer: Optional[Answer]) -> str:
-    return answer.data.decode("utf-8", "replace") if answer else ""
+def _text(answer: Answer) -> str:
+    return answer.data.decode("utf-8", "replace")

@@ -6,10 +6,12 @@ import errno
 import json
 import os
 import re
+import shutil
 import stat
 from typing import Dict, List, NamedTuple, Optional, Tuple
 
 from .files import Files, number
+from .guard import Answer
 
 _VERSION = r"(\d{2,4}\.\d{1,4}(?:\.\d{1,4})?)"
 _LIBRARY_FOLDERS = (
@@ -28,6 +30,7 @@ GPU_FIELDS = (
 )
 # A GPU without persistence mode takes seconds to wake, and nvidia-smi wakes them all.
 SMI_PATIENCE = 4
+FOUND = b"nvidia-smi:\n"
 PROCESS_FIELDS = "gpu_uuid,pid,process_name,used_memory"
 
 
@@ -75,14 +78,23 @@ class Gpu(NamedTuple):
 
 
 def look(files: Files) -> bytes:
-    """Return a `Driver` as JSON; the driver's files in /proc may hang with a broken GPU: ask this of a child."""
+    """Return a `Driver` as JSON; the driver's files in /proc may hang with a broken GPU: ask this of a child.
+
+    Nothing else is looked at here, so that it is the driver that hangs.
+    """
     version = parse_driver_version(files.text("/proc/driver/nvidia/version") or "")
-    path, library = find_library(files, os.environ.get("LD_LIBRARY_PATH", ""))
     gpus = files.names("/proc/driver/nvidia/gpus")
     minors = [parse_minor(files.text("/proc/driver/nvidia/gpus/%s/information" % gpu) or "") for gpu in gpus]
-    driver = Driver(version, library, path, [minor for minor in minors if minor is not None], device_nodes(files))
+    found = [minor for minor in minors if minor is not None]
+    driver = Driver(version, minors=found, nodes=device_nodes(files))
     nodes = [node._asdict() for node in driver.nodes]
     return json.dumps(dict(driver._asdict(), nodes=nodes, unread=files.unread)).encode()
+
+
+def library(files: Files) -> Dict[str, object]:
+    """Return `library` and `library_path` of a `Driver`; ask this of a child: the loader's folders may be anywhere."""
+    path, version = find_library(files, os.environ.get("LD_LIBRARY_PATH", ""))
+    return {"library": version, "library_path": path}
 
 
 def parse_driver(data: bytes) -> Driver:
@@ -142,9 +154,19 @@ def _opens(path: str) -> str:
 # --- nvidia-smi -------------------------------------------------------------------------------------------------------
 
 
-def query(program: str, what: str, fields: str) -> bytes:
-    """Become nvidia-smi; ask this of a child."""
-    os.execv(program, [program, "--query-%s=%s" % (what, fields), "--format=csv,noheader,nounits"])
+def query(what: str, fields: str) -> bytes:
+    """Say that nvidia-smi is there and become it; ask this of a child: the search may hang as well."""
+    program = shutil.which("nvidia-smi")
+    if program is not None:
+        os.write(1, FOUND)
+        os.execv(program, [program, "--query-%s=%s" % (what, fields), "--format=csv,noheader,nounits"])
+    return b""
+
+
+def parse_answer(answer: Answer) -> Tuple[bool, str]:
+    """Tell whether nvidia-smi was found, and what it said then."""
+    found = answer.data.startswith(FOUND)
+    return found, answer.data[len(FOUND) if found else 0 :].decode("utf-8", "replace")
 
 
 def parse_gpus(text: str) -> List[Gpu]:

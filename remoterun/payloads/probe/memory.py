@@ -7,7 +7,7 @@ import os
 import posixpath
 import re
 import resource
-from typing import Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple
 
 from .files import Files, number
 from .storage import Mount
@@ -37,11 +37,26 @@ def parse_meminfo(text: str) -> Dict[str, int]:
     return {name: int(value) * (1024 if unit else 1) for name, value, unit in pairs}
 
 
-def machine_memory(meminfo: Dict[str, int]) -> Optional[Memory]:
-    """Return the machine's memory; None where the kernel does not say what is available."""
-    if not meminfo.get("MemTotal") or "MemAvailable" not in meminfo:
-        return None
-    return Memory("machine", meminfo["MemTotal"], meminfo["MemAvailable"])
+def collect(files: Files, mounts: List[Mount]) -> Dict[str, object]:
+    """Return the facts of the record's `memory`; ask this of a child: in a container, the files are lxcfs's."""
+    meminfo = parse_meminfo(files.text("/proc/meminfo") or "")
+    group = group_memory(files, *group_folders(mounts, files.text("/proc/self/cgroup") or "", "memory"))
+    return {
+        "total": meminfo.get("MemTotal"),
+        "available": meminfo.get("MemAvailable"),
+        "swap_total": meminfo.get("SwapTotal"),
+        "swap_free": meminfo.get("SwapFree"),
+        "dirty": meminfo.get("Dirty"),
+        "group": group._asdict() if group else None,
+    }
+
+
+def to_judge(facts: Mapping[str, Any]) -> Tuple[Optional[Memory], Optional[Memory]]:
+    """Return the memory of the machine and of the control group, as far as they are among the facts of `collect`."""
+    total, available, group = facts.get("total"), facts.get("available"), facts.get("group")
+    # Some kernels do not say what is available.
+    machine = Memory("machine", total, available) if total and available is not None else None
+    return machine, Memory(**group) if group else None
 
 
 # --- control groups ---------------------------------------------------------------------------------------------------

@@ -9,6 +9,8 @@ import socket
 from typing import Dict, List, Optional
 
 from .files import Files
+from .memory import group_folders, quota
+from .storage import Mount
 
 _CONTAINER_HINTS = (("kubepods", "kubernetes"), ("docker", "docker"), ("libpod", "podman"), ("lxc", "lxc"))
 _HYPERVISORS = (
@@ -24,14 +26,19 @@ _HYPERVISORS = (
 )
 
 
-def collect(files: Files) -> Dict[str, object]:
-    """Return the facts of the record's `system`."""
-    release = parse_os_release(files.text("/etc/os-release") or files.text("/usr/lib/os-release") or "")
+def names() -> Dict[str, object]:
+    """Return what the kernel says of itself at once."""
     uname = os.uname()
+    return {"hostname": socket.gethostname(), "kernel": uname.release, "arch": uname.machine}
+
+
+def collect(files: Files) -> Dict[str, object]:
+    """Return the other facts of the record's `system`; ask this of a child.
+
+    In a container, files of /proc are lxcfs's, which may hang; those of a process hang with its memory map.
+    """
+    release = parse_os_release(files.text("/etc/os-release") or files.text("/usr/lib/os-release") or "")
     return {
-        "hostname": socket.gethostname(),
-        "kernel": uname.release,
-        "arch": uname.machine,
         "distribution": release.get("PRETTY_NAME") or release.get("NAME"),
         "distribution_id": release.get("ID"),
         "distribution_version": release.get("VERSION_ID"),
@@ -46,17 +53,24 @@ def collect(files: Files) -> Dict[str, object]:
     }
 
 
-def processors(files: Files, quota: Optional[float]) -> Dict[str, object]:
-    """Return the facts of the record's `cpu`; `quota` is what the control groups allow, in processors."""
+def processors(files: Files, mounts: List[Mount]) -> Dict[str, object]:
+    """Return the facts of the record's `cpu`; its `quota` is what the control groups allow, in processors.
+
+    Ask this of a child: in a container, the files are lxcfs's, also that in which Python counts processors.
+    """
     model = re.search(r"^model name\s*:\s*(.+)$", files.text("/proc/cpuinfo") or "", re.MULTILINE)
-    affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None
     return {
         "model": model.group(1).strip() if model else None,
         "count": os.cpu_count(),
-        "affinity": affinity,
-        "quota": quota,
+        **affinity(),
+        "quota": quota(files, *group_folders(mounts, files.text("/proc/self/cgroup") or "", "cpu")),
         "load": parse_load(files.text("/proc/loadavg") or ""),
     }
+
+
+def affinity() -> Dict[str, object]:
+    """Return how many processors this process may run on, which the kernel says at once."""
+    return {"affinity": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None}
 
 
 def parse_os_release(text: str) -> Dict[str, str]:

@@ -107,9 +107,11 @@ def add_library(folder: Path, version: str) -> None:
 
 
 def test_a_driver_that_fits(tmp_path: Path) -> None:
-    driver = gpu.parse_driver(gpu.look(machine(tmp_path, module=CLOSED, library="535.129.03", minors=(0, 1))))
-    assert (driver.version, driver.library, driver.minors) == ("535.129.03", "535.129.03", [0, 1])
-    assert driver.library_path == str(tmp_path / "usr/lib/x86_64-linux-gnu/libcuda.so.535.129.03")
+    files = machine(tmp_path, module=CLOSED, library="535.129.03", minors=(0, 1))
+    driver = gpu.parse_driver(gpu.look(files))
+    assert (driver.version, driver.minors) == ("535.129.03", [0, 1])
+    path = str(tmp_path / "usr/lib/x86_64-linux-gnu/libcuda.so.535.129.03")
+    assert gpu.library(files) == {"library": "535.129.03", "library_path": path}
 
 
 def test_a_machine_without_nvidia(tmp_path: Path) -> None:

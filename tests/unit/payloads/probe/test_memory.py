@@ -49,14 +49,32 @@ def test_meminfo() -> None:
         "Active(anon)": 12288,
         "HugePages_Total": 3,
     }
-    assert memory.machine_memory(values) == memory.Memory("machine", 16 << 20, 8 << 20)
+
+
+def test_the_machines_memory_and_no_group(tmp_path: Path) -> None:
+    facts = memory.collect(tree(tmp_path, {"/proc/meminfo": MEMINFO}), [])
+    assert memory.to_judge(facts) == (memory.Memory("machine", 16 << 20, 8 << 20), None)
+    assert memory.to_judge({}) == (None, None)
 
 
 @pytest.mark.parametrize(
     "text", ["", "MemTotal: 0 kB\nMemAvailable: 0 kB\n", "MemTotal: 5 kB\n", "MemTotal: 99999999999999999999999 kB\n"]
 )
-def test_a_kernel_that_does_not_tell_has_no_memory_to_judge(text: str) -> None:
-    assert memory.machine_memory(memory.parse_meminfo(text)) is None
+def test_a_kernel_that_does_not_tell_has_no_memory_to_judge(text: str, tmp_path: Path) -> None:
+    assert memory.to_judge(memory.collect(tree(tmp_path, {"/proc/meminfo": text}), [])) == (None, None)
+
+
+def test_the_groups_memory_is_judged_as_it_was_collected(tmp_path: Path) -> None:
+    group = {"memory.max": f"{GIB}\n", "memory.current": "0\n"}
+    files = tree(
+        tmp_path,
+        {f"/sys/fs/cgroup/{name}": text for name, text in group.items()} | {"/proc/self/cgroup": "0::/\n"},
+    )
+    facts = json.loads(json.dumps(memory.collect(files, parse_mountinfo(V2))))
+    _, judged = memory.to_judge(facts)
+    assert judged == memory.group_memory(files, 2, ["/sys/fs/cgroup"])
+    assert judged is not None
+    assert judged.total == GIB
 
 
 @given(st.text())

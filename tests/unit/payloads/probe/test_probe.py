@@ -6,12 +6,17 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
 from remoterun.catalog import Catalog
+from remoterun.compare.probe import probe_facts
+from remoterun.payloads.probe import Params
+from remoterun.payloads.probe import probe as find_out
+from remoterun.payloads.probe.files import Files
 from tests.support.lab.pythons import pythons
 
 if TYPE_CHECKING:
@@ -74,7 +79,7 @@ def run(
     pack: Path, params: dict[str, Any], *, python: str = sys.executable, before: str = "", extra: str = ""
 ) -> dict[str, Any]:
     argv = [python, "-c", before + DRIVER, str(pack), json.dumps(params), extra]
-    ran = subprocess.run(argv, capture_output=True, text=True, check=False, cwd="/")
+    ran = subprocess.run(argv, capture_output=True, text=True, check=False, cwd="/", timeout=60)
     assert ran.returncode == 0, ran.stderr
     assert ran.stderr == ""
     return dict(json.loads(ran.stdout))
@@ -88,9 +93,14 @@ def older_pythons() -> list[str]:
 def test_one_record_with_every_fact(probe: PayloadInfo, pack: Path, python: str) -> None:
     said = run(pack, probe.check_params({}, where=""), python=python)
     (record,) = said["records"]
-    ask = "import json, platform, sys; print(json.dumps([platform.python_version(), sys.prefix, sys.base_prefix]))"
+    ask = (
+        "import json, platform as p, sys; "
+        "print(json.dumps([p.python_version(), p.python_implementation(), sys.prefix, sys.base_prefix]))"
+    )
     asked = subprocess.run([python, "-c", ask], capture_output=True, text=True, check=True)
-    assert [record["python"][key] for key in ("version", "prefix", "base_prefix")] == json.loads(asked.stdout)
+    assert [record["python"][key] for key in ("version", "implementation", "prefix", "base_prefix")] == json.loads(
+        asked.stdout
+    )
     assert record["kind"] == "probe"
     assert record["name"] == record["system"]["hostname"] == os.uname().nodename
     assert record["system"]["kernel"] == os.uname().release
@@ -149,6 +159,85 @@ def test_a_mount_that_hangs_is_a_finding_and_not_a_hang(probe: PayloadInfo, pack
     assert f"mount {point}: no answer" in record["unchecked"]
     assert record["verdict"] == "bad"
     assert {mount["point"]: mount["state"] for mount in record["mounts"]}["/"] == "ok"
+
+
+# The standard library comes first; all that is installed comes after.
+BEFORE_PACKAGES = """
+at = next((at for at, path in enumerate(sys.path) if path.endswith("-packages")), len(sys.path))
+sys.path.insert(at, sys.argv[3] + "/packages")
+"""
+
+
+@pytest.mark.lab
+@pytest.mark.parametrize(
+    ("found_by", "name", "python"),
+    [
+        *((BEFORE_PACKAGES, "python packages", python) for python in (sys.executable, *older_pythons())),
+        ("os.environ['PATH'] = sys.argv[3] + ':' + os.environ['PATH']", "gpus", sys.executable),
+        ("os.environ['LD_LIBRARY_PATH'] = sys.argv[3] + '/lib'", "library", sys.executable),
+    ],
+)
+def test_a_folder_of_programs_on_a_mount_that_hangs_costs_only_what_is_looked_for_there(
+    probe: PayloadInfo, pack: Path, tmp_path: Path, found_by: str, name: str, python: str
+) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("needs root to mount a file system that never answers")
+    point = tmp_path / "never"
+    point.mkdir()
+    params = probe.check_params({"answer_within": "500ms"}, where="")
+    said = run(pack, params, python=python, before=f"{HANGING_MOUNT}{found_by}\n", extra=str(point))
+    if "skip" in said:
+        pytest.skip(f"needs FUSE: {said['skip']}")
+    (record,) = said["records"]
+    assert f"{name}: no answer" in record["unchecked"]
+    assert ("torch" in record["python"]) == (name != "python packages")
+    # The driver has nothing to do with it.
+    assert [finding[0] for finding in said["findings"] if finding[0] in ("PR003", "PR011")] == ["PR003"]
+    assert record["system"]["distribution"]
+    assert record["memory"]["total"]
+
+
+NEVER = {
+    "/proc/meminfo": {"memory"},
+    "/proc/cpuinfo": {"cpu", "system"},
+    "/proc/loadavg": {"cpu"},
+    "/proc/uptime": {"system"},
+    "/proc/1/environ": {"system"},
+    "/etc/os-release": {"system"},
+    "/proc/driver/nvidia/version": {"driver"},
+}
+
+
+@pytest.mark.parametrize("path", NEVER)
+def test_a_file_that_never_answers_costs_only_its_own_facts(tmp_path: Path, path: str) -> None:
+    fifo = tmp_path / path.lstrip("/")
+    fifo.parent.mkdir(parents=True)
+    os.mkfifo(fifo)
+    started = time.monotonic()
+    record, _ = find_out(Params(gpu=True, min_free_pct=5, min_free=1, answer_within=0.5), Files(str(tmp_path)))
+    assert time.monotonic() - started < 20
+    assert {f"{name}: no answer" for name in NEVER[path]} <= set(cast("list[str]", record["unchecked"]))
+    facts = (("system", "container"), ("cpu", "count"), ("memory", "total"), ("gpu", "driver"), ("gpu", "nodes"))
+    for part, fact in facts:
+        assert (fact in cast("dict[str, Any]", record[part])) == (part.replace("gpu", "driver") not in NEVER[path])
+    # What the kernel says at once is there all the same.
+    assert record["name"] == os.uname().nodename
+    assert cast("dict[str, Any]", record["cpu"])["affinity"]
+    assert json.dumps(record, allow_nan=False)
+
+
+def test_a_package_whose_version_never_comes_is_not_taken_for_a_missing_one(
+    probe: PayloadInfo, pack: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch/__init__.py").touch()
+    os.mkfifo(tmp_path / "torch/version.py")
+    params = probe.check_params({"answer_within": "500ms", "gpu": False}, where="")
+    (record,) = run(pack, params, before=f"import sys\nsys.path.insert(0, {str(tmp_path)!r})\n")["records"]
+    assert "python packages: no answer" in record["unchecked"]
+    assert {"torch", "numpy", "safetensors"}.isdisjoint(record["python"])
+    assert record["python"]["prefix"]
+    assert "torch" not in dict(probe_facts(record))
 
 
 FAKE_SMI = """#!/bin/sh

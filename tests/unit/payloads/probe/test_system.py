@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 
 from remoterun.payloads.probe import python, system
 from remoterun.payloads.probe.files import Files, number, printable
+from remoterun.payloads.probe.storage import parse_mountinfo
 
+GROUP = "35 24 0:31 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw,nsdelegate\n"
 DEBIAN = """PRETTY_NAME="Debian GNU/Linux 12 (bookworm)"
 NAME="Debian GNU/Linux"
 VERSION_ID="12"
@@ -105,14 +107,15 @@ def test_facts_of_a_machine(tmp_path: Path) -> None:
             "/proc/sys/kernel/random/boot_id": "5c7e8b1a-0000-4000-8000-000000000000\n",
             "/proc/cpuinfo": "processor : 0\nmodel name\t: AMD EPYC 9654\nprocessor : 1\nmodel name\t: AMD EPYC 9654\n",
             "/proc/loadavg": "0.10 0.20 0.30 1/2 3\n",
+            "/proc/self/cgroup": "0::/\n",
+            "/sys/fs/cgroup/cpu.max": "250000 100000\n",
         },
     )
     facts = system.collect(files)
     assert facts["distribution"] == "Debian GNU/Linux 12 (bookworm)"
     assert facts["uptime_s"] == 3600.0
     assert facts["boot_id"] == "5c7e8b1a-0000-4000-8000-000000000000"
-    assert facts["kernel"] == os.uname().release
-    processors = system.processors(files, 2.5)
+    processors = system.processors(files, parse_mountinfo(GROUP))
     assert (processors["model"], processors["quota"], processors["load"]) == ("AMD EPYC 9654", 2.5, [0.1, 0.2, 0.3])
     assert files.unread == []
 
@@ -121,7 +124,11 @@ def test_a_machine_that_tells_nothing_is_described_all_the_same(tmp_path: Path) 
     facts = system.collect(Files(str(tmp_path)))
     assert facts["distribution"] is None
     assert facts["container"] is None
-    assert facts["hostname"]
+    assert system.names() == {
+        "hostname": os.uname().nodename,
+        "kernel": os.uname().release,
+        "arch": os.uname().machine,
+    }
 
 
 def test_files_that_cant_be_read_are_remembered(tmp_path: Path) -> None:
