@@ -208,27 +208,33 @@ class _Job:
             self._write([kind for kind in self._settings.reports if kind == "json"])
 
     def _compare(self) -> list[Event]:
+        """Compare each run by itself: one that can't be keeps no other from it."""
         events: list[Event] = []
-        differences: list[Difference] = []
-        alerts, reported = self._settings.alerts, dict(self._state.reported)
-        try:
-            with History.open(self._history) as history:
-                for run in self._audit.runs:
-                    last = reported.get(run.playbook)
-                    if last is None:
-                        self._look_for_former_project(history)
-                    difference = _difference(history, last, run, self._settings.tolerances)
-                    differences.append(difference)
-                    self._account.compared(difference)
-                    told = last.told if last else Reported(run_id="").told
-                    if alerts is not None:
-                        told, more = tell(told, difference, run, alerts)
-                        events += more
-                    reported[run.playbook] = Reported(run_id=run.run_id, told=told)
-        except (HistoryError, sqlite3.Error) as error:
-            self._problems.append(f"nothing could be compared: {error}")
+        failed: dict[str, list[str]] = {}
+        for run in self._audit.runs:
+            try:
+                events += self._compare_one(run)
+            except (HistoryError, sqlite3.Error) as error:
+                failed.setdefault(str(error), []).append(run.playbook)
+        for why, playbooks in failed.items():
+            everything = len(playbooks) == len(self._audit.runs)
+            what = "nothing could" if everything else f"{', '.join(playbooks)} could not"
+            self._problems.append(f"{what} be compared: {why}")
+        return events
+
+    def _compare_one(self, run: Run) -> list[Event]:
+        alerts, last, events = self._settings.alerts, self._state.reported.get(run.playbook), list[Event]()
+        with History.open(self._history) as history:
+            if last is None:
+                self._look_for_former_project(history)
+            difference = _difference(history, last, run, self._settings.tolerances)
+        self._account.compared(difference)
+        told = last.told if last else Reported(run_id="").told
+        if alerts is not None:
+            told, events = tell(told, difference, run, alerts)
+        reported = {**self._state.reported, run.playbook: Reported(run_id=run.run_id, told=told)}
         self._state = replace(self._state, reported=reported)
-        self._audit = replace(self._audit, differences=tuple(differences))
+        self._audit = replace(self._audit, differences=(*self._audit.differences, difference))
         return events
 
     def _look_for_former_project(self, history: History) -> None:
@@ -320,7 +326,7 @@ class _Job:
         """Return runs before those of this audit, the newest first, so many that a page of them opens fast."""
         found: list[Run] = []
         room = _MOST_EARLIER_RECORDS
-        # Why it lacks some, the problems tell: nothing could be compared either.
+        # Why it lacks some, the problems tell: a run that can't be compared is among them.
         with suppress(HistoryError, sqlite3.Error), History.open(self._history) as history:
             for run in self._audit.runs:
                 kept, left = history.previous(history.find(run.run_id)), _MOST_EARLIER

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -562,6 +563,30 @@ def test_a_history_that_can_not_be_written(fleet: Fleet) -> None:
     assert result.status == 3
     assert "can't be written, so it lacks this run" in result.stderr
     assert "Nothing could be compared" in text(result)
+
+
+def test_a_run_that_can_not_be_compared_keeps_no_other_from_it(fleet: Fleet, chat: Receiver) -> None:
+    params = {"folder": {"type": "path", "var": "folder", "help": "Where to look."}}
+    for name in ("first", "third"):
+        fleet.project.payload(name, LOOK, params=params)
+    fleet.says("playbooks: [first, look, third]\n" + ALERTS)
+    assert fleet.audit().status == 0
+    # Of look, it remembers another playbook's run.
+    (file,) = (fleet.state / "remoterun" / "audits").glob("*/state.json")
+    kept = json.loads(file.read_text())
+    kept["reported"]["look"]["run"] = kept["reported"]["first"]["run"]
+    file.write_text(json.dumps(kept))
+    fleet.save("one", "step_2", "3 NaN in w")
+    result = fleet.audit()
+    assert result.status == 3
+    said = text(result)
+    assert re.findall(r"[^.]* could not be compared", said) == [" Look could not be compared"]
+    for name in ("first", "third"):
+        assert f"{name} on 2 targets: findings: 1 new finding" in said
+    assert "look on 2 targets: findings. More: " in said
+    # People hear of the others, and of what went wrong.
+    told = "\n".join(chat.bodies)
+    assert ("NaN" in told, "the audit itself failed: look could not be compared" in told) == (True, True)
 
 
 def test_what_it_kept_is_damaged(fleet: Fleet) -> None:
