@@ -251,6 +251,11 @@ def diagnose(target: Target, *, exit_status: int | None, signal: str | None, std
     return TargetError("enter_failed", f"{target.id}: the command that enters the target {ended}", hint=hint)
 
 
+def how_it_ended(exit_status: int | None, signal: str | None, stderr: str) -> str:
+    """Say how the Python on a target ended, once it had answered, with the last that it said."""
+    return _ending(exit_status, signal, "\n".join(_lines(stderr)))
+
+
 # How a terminal repeats bytes that are no text; no greeting has so many of them.
 _ECHOED: Final = re.compile(r"\^@\^@|(?:\^[@-_][^^]*){8}")
 

@@ -88,6 +88,8 @@ class Conversation:
         self._unacknowledged = 0
         self._collect_to = 0
         self.left = False
+        # How the Python there ended, over a connection that held, before it had started anything.
+        self.died = ""
         self.target = dialogue.job.target.id
         self.phase = Phase.ENTER
         self.marks: dict[str, float] = {"enter": self._entered_at}
@@ -390,6 +392,10 @@ class Conversation:
             )
         if self._overruled is not None:
             return self._overruled
+        if self.phase is Phase.UPLOAD and not end.lost:
+            stderr = self._session.stderr.data.decode("utf-8", "replace")
+            self.died = hops.how_it_ended(end.status, end.signal, stderr)
+            return self._broken(f"{self._job.target.interpreter} {self.died}")
         return self._broken("the session ended" if not end.lost else "the connection ended")
 
     def _broken(self, how: str) -> TargetError:

@@ -31,6 +31,11 @@ _OVER: Final = frozenset({"lease_expired", "taken_over"})
 _FINAL: Final = _OVER | {"host_key_unknown", "host_key_changed", "auth_failed"}
 # What may be another the next time, where a target was entered before; and every code of a host that was not reached.
 _PASSING: Final = frozenset({"connection_lost", "enter_timeout", "enter_failed", "interpreter_broken"})
+# So often, a Python may end while it is sent code before it is taken for broken: one may be killed, and then another.
+_MOST_DEATHS: Final = 5
+_DIES: Final = (
+    "It may be short of memory (`ulimit -v`, the guest's own limit), or something there ends it: try it by hand."
+)
 _GONE: Final = (
     "Whoever has followed, fetched or cancelled it has its outcome; else its lease was over, or the target restarted."
 )
@@ -66,6 +71,8 @@ class JobRun:
         self._dialogue = Dialogue(job, manner, vault.redactor, keep)
         self._conversation: Conversation | None = None
         self._heard_at = 0.0
+        self._lost_at = 0.0
+        self._deaths = 0
 
     @property
     def _job(self) -> Job:
@@ -124,7 +131,9 @@ class JobRun:
                 return await self._converse(pool, again=again)
             except TargetError as error:
                 if self._dialogue.number > known:
-                    tries = 0
+                    tries = self._deaths = 0
+                if not tries:
+                    self._lost_at = asyncio.get_running_loop().time()
                 if error.code == "connection_lost":
                     self._doubt()
                 trouble = self._explained(error)
@@ -158,15 +167,22 @@ class JobRun:
             return False
         if not again and (error.code != "connection_lost" or talk.phase is Phase.ENTER):
             return False
-        if not _may_pass(error):
+        if not _may_pass(error) or self._deaths >= _MOST_DEATHS:
             return False
         now = asyncio.get_running_loop().time()
         deadline = self._deadline()
+        # Each connection hears of the target, also of one that starts nothing time and again.
+        heard = self._dialogue.heard if self._dialogue.started else min(self._dialogue.heard, self._lost_at)
         # Once in any case: after a long sleep, only the target knows whether it has waited.
-        in_time = not tries or now < self._dialogue.heard + lease
+        in_time = not tries or now < heard + lease
         return in_time and (deadline is None or now < deadline)
 
     def _given_up(self, lost: TargetError, last: TargetError) -> TargetError:
+        died = self._conversation.died if self._conversation is not None else ""
+        if died and self._deaths > 1:
+            target = self._job.target
+            message = f"{self._deaths} times, while it was sent the payload's code, {target.interpreter} {died}"
+            return TargetError("interpreter_broken", f"{target.id}: {message}", hint=_DIES)
         if lost is last or last.code in _FINAL or last.code == "payload_killed":
             return last
         if not _may_pass(last):
@@ -254,6 +270,7 @@ class JobRun:
                 finally:
                     self._clock.marks(talk.marks)
                     self._note_time()
+                    self._deaths += bool(talk.died)
         except ConnectionLost as error:
             raise TargetError("connection_lost", f"{host.key}: {error}") from error
         except (TargetError, OSError) as error:

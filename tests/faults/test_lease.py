@@ -190,6 +190,34 @@ def test_a_leg_that_is_killed_as_it_begins_is_not_the_end_of_the_run(tmp_path: P
     assert entered.read_text().count("\n") >= 4
 
 
+# It says that it is there, as a leg does, and ends.
+DIES = f"""\
+#!{sys.executable}
+import marshal, sys
+sys.path.insert(0, {str(Path(__file__).parents[2])!r})
+from remoterun.remote import wire
+for _ in range(4):
+    header = sys.stdin.buffer.read(int(sys.stdin.buffer.readline()))
+for frame in wire.Encoder(marshal.loads(header)["nonce"], wire.LEG_STREAM).frames(wire.HELLO, b"{{}}"):
+    sys.stdout.buffer.write(frame)
+sys.stdout.buffer.flush()
+sys.exit("MemoryError")
+"""
+
+
+def test_a_python_that_always_dies_before_it_starts_anything_is_told_as_that(tmp_path: Path) -> None:
+    """Each connection hears of it, so that the lease alone would never end this."""
+    python = tmp_path / "python"
+    python.write_text(DIES)
+    python.chmod(0o755)
+    outcome = play(payload("ctx.emit({'n': 1})"), str(python), limits=Limits(lease=600.0))
+    assert (_code(outcome), outcome.status, outcome.connections) == ("interpreter_broken", Status.FAILED, 5)
+    assert outcome.error is not None
+    assert f"5 times, while it was sent the payload's code, {python} ended with status 1: MemoryError" in str(
+        outcome.error.message
+    )
+
+
 # --- leases ---
 
 

@@ -558,7 +558,7 @@ def test_an_end_before_any_answer_is_diagnosed() -> None:
     [
         (_silent, b"", Exit(lost=True), "while the target was being entered"),
         (_silent, ConnectionLost("reset"), Exit(lost=True), "reset"),
-        (_hello, b"", Exit(status=0), "the session ended while the payload's code was being sent"),
+        (_hello, b"", Exit(status=0), "ended with status 0 and said nothing while the payload's code was being sent"),
         (_hello, ConnectionLost("reset"), Exit(lost=True), "reset while the payload's code was being sent"),
         (Scene.start, b"", Exit(status=0), "the session ended before the result was complete"),
         (Scene.start, b"", Exit(lost=True), "the connection ended before the result was complete"),
