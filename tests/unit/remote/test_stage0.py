@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from remoterun.remote.stage0 import BOOT, FOUND, MARK, STAGE0, opening
 from tests.support.lab.pythons import pythons
+from tests.support.programs import let_all_enter
 
 SHELLS = {
     "bash": ("bash",),
@@ -177,9 +178,7 @@ def test_a_folder_that_may_not_be_entered_is_named(tmp_path: Path) -> None:
     closed = tmp_path / "closed"
     (closed / "bin").mkdir(parents=True)
     (closed / "bin/python3").symlink_to(sys.executable)
-    for folder in (tmp_path, *tmp_path.parents):
-        if folder.is_relative_to("/tmp/pytest-of-root"):
-            folder.chmod(0o755)
+    let_all_enter(tmp_path)
     closed.chmod(0o700)
     for name, to in (("python", "python3"), ("python3", closed / "bin/python3")):
         (tmp_path / name).symlink_to(to)

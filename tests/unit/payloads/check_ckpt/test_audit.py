@@ -16,6 +16,7 @@ import pytest
 import torch
 
 from remoterun.payloads.check_ckpt.scan.engines import choose_engine
+from tests.support.programs import let_all_enter
 from tests.unit.payloads.check_ckpt.support import (
     ENGINES,
     Heard,
@@ -294,9 +295,7 @@ BECOMES_NOBODY = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be
 
 def audit_as_nobody(tmp_path: Path, below: str = ".") -> list[dict[str, Any]]:
     """Return the records and findings that somebody gets to see who may read only what all may."""
-    for folder in (tmp_path, *tmp_path.parents):
-        if folder.is_relative_to("/tmp/pytest-of-root"):
-            folder.chmod(0o755)
+    let_all_enter(tmp_path)
     script = f"""
 import json, os, sys
 sys.path.insert(0, {str(REPO / "remoterun" / "payloads")!r})
