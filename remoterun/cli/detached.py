@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from remoterun.api import Choice, Project
-from remoterun.cli.history import RunArgument, programs_of
+from remoterun.cli.history import RunArgument, print_again, print_said, programs_of
 from remoterun.cli.options import Flags
 from remoterun.cli.output import tell
 from remoterun.cli.perform import perform, print_kept
@@ -119,13 +119,14 @@ def _go_on(earlier: Run, plan: Plan, flags: Flags, choice: Choice, manner: Manne
         raise ConfigError(Problem(path="--on", message=f"no target at work on run {plan.run_id} is chosen"))
     if not wanted:
         tell(f"run {plan.run_id} is complete: every target has its outcome\n")
-        print_kept(earlier, plan, flags.showing(), programs=programs_of(plan))
-        # How it had ended then is no answer to whoever wants nothing of it to be left.
-        return earlier, 0 if manner is Manner.CANCEL else earlier.status.exit_code
+        return earlier, _tell_again(earlier, plan, flags, manner)
     known = tuple(outcome for outcome in earlier.outcomes if outcome not in wanted)
-    return perform(
-        plan, flags.showing(), programs=programs_of(plan), earlier=replace(earlier, outcomes=known), manner=manner
-    )
+    programs = programs_of(plan)
+    if programs and manner is not Manner.CANCEL:
+        # It is part of the result, and what comes now is not all of it.
+        fetched = [outcome for outcome in known if not _is_open(outcome)]
+        print_said(fetched, flags, several=len(earlier.outcomes) > 1)
+    return perform(plan, flags.showing(), programs=programs, earlier=replace(earlier, outcomes=known), manner=manner)
 
 
 def _chosen(plan: Plan, choice: Choice, project: Path | None) -> frozenset[str]:
@@ -194,10 +195,18 @@ def _look_after(
     left = tuple(job for job in plan.jobs if job.target.id not in ended)
     if earlier is not None and not left:
         tell(f"run {run_id} has no target at work that was asked for\n")
-        print_kept(earlier, plan, flags.showing(), programs=programs_of(plan))
-        # How it had ended then is no answer to whoever wants nothing of it to be left.
-        return earlier, 0 if manner is Manner.CANCEL else earlier.status.exit_code
+        return earlier, _tell_again(earlier, plan, flags, manner)
     return perform(replace(plan, jobs=left), flags.showing(), manner=manner)
+
+
+def _tell_again(run: Run, plan: Plan, flags: Flags, manner: Manner) -> int:
+    """Tell what is known already, and return the exit status that belongs to it."""
+    if manner is Manner.CANCEL:
+        # What it has said and how it had ended then are no answer to whoever wants nothing of it to be left.
+        print_kept(run, plan, flags.showing(), programs=programs_of(plan))
+        return 0
+    status = print_again(run, plan, flags)
+    return RunStatus.INCOMPLETE.exit_code if any(map(_is_open, run.outcomes)) else status
 
 
 def _is_open(outcome: Outcome) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
-from typing import Annotated, TextIO
+from typing import TYPE_CHECKING, Annotated, TextIO
 
 import typer
 
@@ -18,8 +18,11 @@ from remoterun.cli.sharing import taking
 from remoterun.errors import ConfigError, Problem, clean
 from remoterun.history import History, HistoryError, Kept, default_folder
 from remoterun.history.database import project_name
-from remoterun.model import Captured, ExecWork, Json, Plan, RunStatus, ScriptWork, Status
+from remoterun.model import Captured, ExecWork, Json, Outcome, Plan, Run, RunStatus, ScriptWork, Status, judge
 from remoterun.model.times import seconds_between
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 SCHEMA = "remoterun/runs/1"
 # What ended without saying what is the matter with the target.
@@ -116,20 +119,41 @@ def show(run: RunArgument, *, flags: Flags) -> int:
         kept = history.find(run)
         found = history.run(kept)
         plan = history.plan(kept) if flags.output is Format.JSONL or flags.events is not None else None
-    # What has no outcome yet does not say what it is.
-    known = [outcome for outcome in found.outcomes if outcome.status not in {Status.RUNNING, Status.LOST}]
-    programs = bool(known) and all(outcome.payload is None for outcome in known)
-    if programs and flags.output is Format.TABLE:
-        for outcome in found.outcomes:
-            if len(found.outcomes) > 1:
-                write(f"== {clean(outcome.target)}\n")
-            write(_said(outcome.stdout, sys.stdout))
-            tell(_said(outcome.stderr, sys.stderr))
+    programs = _is_of_programs(found)
+    if programs:
+        print_said(found.outcomes, flags, several=len(found.outcomes) > 1)
     if plan is None:
         print_run(found, flags.showing(), programs=programs)
     else:
         print_kept(found, plan, flags.showing(), programs=programs)
     return 0
+
+
+def print_again(run: Run, plan: Plan, flags: Flags) -> int:
+    """Print a run of which nothing is left to do, as it was shown, and return the exit status of whoever asks for it.
+
+    That a signal has ended the run is no end of this command: what counts is what the run has left.
+    """
+    programs = programs_of(plan) or _is_of_programs(run)
+    if programs:
+        print_said(run.outcomes, flags, several=len(run.outcomes) > 1)
+    print_kept(run, plan, flags.showing(), programs=programs)
+    return judge(run.outcomes).exit_code
+
+
+def print_said(outcomes: Sequence[Outcome], flags: Flags, *, several: bool) -> None:
+    """Print what programs have said, where that is the result; of several targets, behind their names."""
+    for outcome in outcomes if flags.output is Format.TABLE else ():
+        if several:
+            write(f"== {clean(outcome.target)}\n")
+        write(_said(outcome.stdout, sys.stdout))
+        tell(_said(outcome.stderr, sys.stderr))
+
+
+def _is_of_programs(run: Run) -> bool:
+    # What has no outcome yet does not say what it is.
+    known = [outcome for outcome in run.outcomes if outcome.status not in {Status.RUNNING, Status.LOST}]
+    return bool(known) and all(outcome.payload is None for outcome in known)
 
 
 def _said(captured: Captured, stream: TextIO) -> str | bytes:
@@ -157,10 +181,13 @@ def resume(run: RunArgument, *, flags: Flags) -> int:
     if len(final) == len(earlier.outcomes):
         if not any(outcome.status is Status.RUNNING for outcome in final):
             tell(f"run {kept.run_id} is complete: every target has its outcome\n")
-        print_kept(earlier, plan, flags.showing(), programs=programs_of(plan))
+        status = print_again(earlier, plan, flags)
         tell_at_work(earlier)
-        return earlier.status.exit_code
-    return perform(plan, flags.showing(), programs=programs_of(plan), earlier=replace(earlier, outcomes=final))[1]
+        return status
+    programs = programs_of(plan)
+    if programs:
+        print_said(final, flags, several=len(earlier.outcomes) > 1)
+    return perform(plan, flags.showing(), programs=programs, earlier=replace(earlier, outcomes=final))[1]
 
 
 @taking(Flags, "output", "file", "events", "quiet", "verbose")

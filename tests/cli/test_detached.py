@@ -217,3 +217,86 @@ def test_ctrl_c_leaves_a_run_at_work_that_was_only_followed(project: Project) ->
     whole = show(run_id)
     assert statuses(whole) == {"run": "ok", "one": "ok", "two": "ok"}
     assert [outcome["records"] for outcome in whole.document["outcomes"]] == [[{"n": 1}]] * 2
+
+
+# Who comes first waits for one file, who comes second for the other.
+SAYS = """\
+cd "$1"
+if mkdir first 2>/dev/null; then file=one; else file=two; fi
+echo "said $file"; echo "warned $file" >&2
+while [ -e "$file" ]; do sleep 0.02; done
+echo "done $file"; exit "$2"
+"""
+
+
+def said(project: Project, status: int) -> str:
+    words = ("--detach", "--lease", "5m", "--output", "json", "--", "/bin/sh", "-c", SAYS, "-", str(project.folder))
+    result = project.run("exec", "--on", "all", *words, str(status))
+    assert result.status == 0, result
+    return str(result.document["run_id"])
+
+
+@pytest.mark.parametrize("command", ["collect", "attach", "resume"])
+def test_whoever_asks_for_a_run_of_programs_again_gets_all_they_have_said(project: Project, command: str) -> None:
+    run_id = said(project, 0)
+    (project.folder / "one").unlink()
+    (project.folder / "two").unlink()
+    fetched(project, run_id)
+    shown, again = remoterun("show", run_id), remoterun(command, run_id)
+    assert sorted(again.stdout.splitlines()) == [
+        *(b"== one", b"== two"),
+        *(b"done one", b"done two", b"said one", b"said two"),
+    ]
+    assert again.stdout == shown.stdout
+    assert sorted(line for line in again.stderr.splitlines() if "warned" in line) == ["warned one", "warned two"]
+    assert again.status == 0
+    # Whoever wants nothing of it to be left wants none of that.
+    assert project.run("cancel", run_id).stdout == b""
+
+
+@pytest.mark.parametrize("command", ["collect", "attach"])
+def test_what_programs_have_said_is_not_all_unless_it_is_from_the_beginning(project: Project, command: str) -> None:
+    run_id = said(project, 0)
+    (project.folder / "two").unlink()
+
+    def one_is_fetched() -> bool:
+        found = project.run("collect", run_id, "--quiet", "--output", "json")
+        return sorted(item["status"] for item in found.document["outcomes"]) == ["ok", "running"]
+
+    wait_for(one_is_fetched, "one target to be done", limit_s=60)
+    partly = project.run("collect", run_id)
+    assert (partly.status, b"done two" in partly.stdout, b"done one" in partly.stdout) == (3, True, False)
+    (project.folder / "one").unlink()
+    if command == "collect":
+        wait_for(lambda: b"done one" in project.run(command, run_id).stdout, "the other to be done", limit_s=60)
+    whole = project.run(command, run_id)
+    assert (whole.status, b"done one" in whole.stdout, b"done two" in whole.stdout) == (0, True, True)
+
+
+@pytest.mark.parametrize(("code", "status"), [(0, 0), (3, 1)])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_whoever_asks_for_a_run_that_a_signal_has_ended_has_not_been_ended(
+    project: Project, tmp_path: Path, number: int, code: int, status: int
+) -> None:
+    run_id = said(project, code)
+    (project.folder / "one").unlink()
+    (project.folder / "two").unlink()
+    fetched(project, run_id, status=status)
+    # As a signal that came when all outcomes were there.
+    ended = "interrupted" if number == signal.SIGINT else "terminated"
+    with closing(sqlite3.connect(tmp_path / "state/remoterun/history.sqlite3")) as database, database:
+        database.execute("UPDATE runs SET status = ?", (ended,))
+    for command in ("collect", "attach", "resume"):
+        again = remoterun(command, run_id, "--output", "json")
+        # What became of the run stays what it is.
+        assert (again.status, again.document["status"], again.document["exit_code"]) == (status, ended, 128 + number)
+    assert project.run("cancel", run_id, "--output", "json").status == 0
+
+
+def test_a_run_that_was_ended_before_all_was_done_is_incomplete_to_whoever_asks(project: Project) -> None:
+    with Started(project.argv("play", "slow", "--output", "jsonl")) as playing:
+        playing.says(rb'"type": ?"record"', times=2)
+        assert playing.end(signal.SIGTERM).status == 143
+    for command in ("collect", "attach"):
+        again = project.run(command, "last", "--output", "json")
+        assert (again.status, statuses(again)["run"], "is complete" in again.stderr) == (3, "terminated", True)
