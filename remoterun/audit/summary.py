@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
@@ -24,6 +25,9 @@ _WIDTH: Final = 78
 _MOST_TOLD: Final = 12
 _MOST_NAMED: Final = 3
 _LONGEST: Final = 240
+_COMMAND: Final = re.compile(r"`remoterun [^`]+`")
+# Stands for a blank; cleaned texts have none.
+_NO_BREAK: Final = "\0"
 _TARGET_WORDS: Final[Mapping[Kind, str]] = MappingProxyType(
     {
         Kind.TARGET_BACK: "results again",
@@ -35,11 +39,7 @@ _TARGET_WORDS: Final[Mapping[Kind, str]] = MappingProxyType(
 
 def sentences(audit: Audit) -> str:
     """Write it with a line for each sentence, broken at a mail's width."""
-    wrapped = (
-        textwrap.fill(clean(each), _WIDTH, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
-        for each in _sentences(audit)
-    )
-    return "".join(f"{each}\n" for each in wrapped)
+    return "".join(_filled(clean(each), indent="  ") for each in _sentences(audit))
 
 
 def in_one_line(audit: Audit) -> str:
@@ -49,7 +49,14 @@ def in_one_line(audit: Audit) -> str:
 
 def paragraph(audit: Audit) -> str:
     """Write it in lines of a mail's width, the last one ended too."""
-    return textwrap.fill(in_one_line(audit), _WIDTH, break_long_words=False, break_on_hyphens=False) + "\n"
+    return _filled(in_one_line(audit))
+
+
+def _filled(text: str, *, indent: str = "") -> str:
+    """Break a text at a mail's width, but no command of ours that it names: on two lines it can't be pasted."""
+    kept = _COMMAND.sub(lambda command: command[0].replace(" ", _NO_BREAK), text)
+    filled = textwrap.fill(kept, _WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+    return filled.replace(_NO_BREAK, " ") + "\n"
 
 
 def _sentences(audit: Audit) -> Iterator[str]:

@@ -16,7 +16,7 @@ from remoterun.audit.lock import Holder
 from remoterun.audit.messages import message
 from remoterun.audit.notify import Delivery
 from remoterun.audit.outcome import Audit, Cut, exit_code
-from remoterun.audit.summary import paragraph
+from remoterun.audit.summary import paragraph, sentences
 from remoterun.audit.words import TEMPLATES
 from remoterun.compare import compare, difference_text
 from remoterun.model import Finding, Outcome, Phase, Run, RunStatus, Severity, Status
@@ -87,6 +87,15 @@ def test_a_finding_of_many_targets_is_said_once() -> None:
         "New: k/200, k/201, k/202 and 2 more: step_1: CK010 bad: 3 NaN in w. "
         "More: `remoterun diff run-1 run-2`."
     )
+
+
+@pytest.mark.parametrize("length", range(1, 50))
+def test_a_command_is_never_broken(length: int) -> None:
+    """Pasted from two lines, it would be two commands."""
+    made = audit([ok("a")], [bad("n" * length)])
+    for text in (paragraph(made), sentences(made)):
+        assert sum("`remoterun diff run-1 run-2`" in line for line in text.splitlines()) == 1
+        assert all(len(line) <= 78 for line in text.splitlines() if " " in line.strip())
 
 
 def test_findings_of_several_tensors_are_said_once() -> None:
