@@ -74,7 +74,8 @@ class Copies:
             text = "the optimizer's moments are bit-identical to those of %s%s" % (moments.name, weights)
             # Weights are averaged at the end of a training, which may count as a step and is none of the optimizer.
             once = self._older(("moments", card.moments), moments.order) is None
-            ended = once and (card.step or 0) - (moments.step or 0) == 1
+            last = all(each.order <= card.order for each in self._cards.values())
+            ended = once and last and (card.step or 0) - (moments.step or 0) == 1
             yield Found("CK081", text, _data(moments), INFO if ended else None)
 
     def _older(self, key: _Key, order: float) -> Optional[Card]:

@@ -180,6 +180,8 @@ def _stale_shards(pair: Pair) -> Iterator[Found]:
             parts.setdefault(place[0], []).append((place[1], before.digest == after.digest))
     most = max(map(len, parts.values()), default=0)
     cut = {name: [same for _, same in sorted(each)] for name, each in parts.items() if len(each) == most > 1}
+    # What is frozen tells nothing.
+    cut = {name: each for name, each in cut.items() if not all(each)}
     still = set(map(tuple, cut.values()))
     if len(cut) >= _SEVERAL and len(still) == 1 and len(set(*still)) == 2:
         text = "of %s that lie in parts, the same parts are as in %s, and the others are not: a shard is of that save"

@@ -69,6 +69,15 @@ def test_a_shard_of_the_save_before_is_suspect(stale: tuple[int, ...]) -> None:
     assert found.message == f"{text}: a shard is of that save"
 
 
+def test_frozen_weights_hide_no_stale_shard() -> None:
+    old, new = _states(5, 5)
+    new["2.weight"] = old["2.weight"]
+    mixed = [old, new, new, new]
+    (found,) = _compare(_profile(5, [old] * _RANKS), _profile(10, mixed))
+    assert found.message.startswith("of 3 weights that lie in parts, the same parts are as in step_5")
+    assert _compare(_profile(5, [old] * _RANKS), _profile(10, [new] * _RANKS)) == []
+
+
 def test_shards_that_all_moved_are_quiet() -> None:
     old, new = _states(5, 5)
     assert _compare(_profile(5, [old] * _RANKS), _profile(10, [new] * _RANKS)) == []

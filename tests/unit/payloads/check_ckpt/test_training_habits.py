@@ -171,11 +171,14 @@ def test_a_scheduler_of_another_step_is_suspect(
     assert found[2].endswith("its learning rate is not the one that was set last")
 
 
-def test_a_rate_that_was_set_by_hand_is_none_of_another_step(tmp_path: Path) -> None:
+@pytest.mark.parametrize("schedules", [1, 2, 8])
+def test_a_rate_that_was_set_by_hand_is_none_of_another_step(tmp_path: Path, schedules: int) -> None:
+    """A scheduler that is asked at every part of a batch is ahead, whatever the rate is."""
     training = _Training(lambda step: 0.99**step)
     for _ in range(30):
         training.step()
-        training.schedule.step()
+        for _ in range(schedules):
+            training.schedule.step()
     training.optimizer.param_groups[0]["lr"] = 1e-5
     save(training.state(scheduler=training.schedule.state_dict(), global_step=30), tmp_path / "step_30.pt")
     assert _loud(audit(tmp_path)) == []
@@ -240,6 +243,20 @@ def test_weights_may_be_averaged_at_the_end(tmp_path: Path) -> None:
 def test_an_optimizer_that_stands_still_is_told(tmp_path: Path, apart: int, last: int) -> None:
     _save_averages(tmp_path, apart, last)
     assert ("CK081", f"step_{30 + apart * last}.pt") in {(rule, subject) for rule, subject, _ in _loud(audit(tmp_path))}
+
+
+@pytest.mark.parametrize("stale", [(3,), (2, 4), (5,)])
+def test_an_optimizer_that_stands_still_while_training_goes_on_is_told(tmp_path: Path, stale: tuple[int, ...]) -> None:
+    """As where it is saved every other time: each of its states is there once more, and no more often."""
+    training, states = _Training(), []
+    for step in range(1, 7):
+        training.step(1)
+        states.append(copy.deepcopy(training.state(global_step=step)))
+        if step in stale:
+            states[-1]["optimizer"] = states[-2]["optimizer"]
+        save(states[-1], tmp_path / f"step_{step}.pt")
+    told = {subject for rule, subject, _ in _loud(audit(tmp_path)) if rule == "CK081"}
+    assert told == {f"step_{step}.pt" for step in stale}
 
 
 # --- variances --------------------------------------------------------------------------------------------------------

@@ -185,7 +185,7 @@ def _together(facts: Facts) -> Iterator[Found]:
         reason = "Trainer steps both, so one is of another save"
     elif _is_cosine(optimizer, scheduler, made) and not _is_cosine(optimizer, scheduler, count):
         reason = "its learning rate is that of the former"
-    elif checkpoint.step in (made, made - 1) and made < 2 * count and _is_other_rate(optimizer, scheduler):
+    elif checkpoint.step in (made, made - 1) and count < made < 2 * count and _is_other_rate(optimizer, scheduler):
         reason = "its learning rate is not the one that was set last"
     else:
         return
