@@ -1,13 +1,11 @@
 """Run versioned diagnostic payloads inside containers over SSH and gather structured JSON."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 from remoterun.version import VERSION
 
 __version__ = VERSION
 
+# Type checkers take it for true. Nothing may be imported here: `python -m` looks first in the folder it was typed in.
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from remoterun.api import Project
     from remoterun.api.running import (

@@ -1,12 +1,10 @@
 """Start the command line: `remoterun` and `python -m remoterun`."""
 
-from __future__ import annotations
-
 import os
 import sys
 
 # Python looks first where `-m` was typed: in a folder of checkpoints, or of training code, lie files of any name.
-# (PTH: pathlib would come from there.)
+# So nothing else is imported before, and no annotations of __future__. (PTH: pathlib would come from there.)
 if (
     __name__ == "__main__"
     and not sys.flags.safe_path

@@ -1,4 +1,7 @@
-"""Started in a folder with files of any name, as of training code or of checkpoints: none of them is run."""
+"""Started in a folder with files of any name, as of training code or of checkpoints: none of them is run.
+
+But for what Python itself looks for there to begin with `-m`, such as types.py.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +12,21 @@ import pytest
 
 from tests.support.project import REMOTERUN
 
-# Modules of Python's and of others that every command imports, or most.
-NAMES = ("json", "pathlib", "asyncio", "queue", "tempfile", "sqlite3", "yaml", "typer", "asyncssh", "platformdirs")
+# Modules of Python's and of others that every command imports, or most, and the package itself.
+NAMES = (
+    "__future__",
+    "typing",
+    "json",
+    "pathlib",
+    "asyncio",
+    "queue",
+    "tempfile",
+    "sqlite3",
+    "yaml",
+    "typer",
+    "asyncssh",
+    "platformdirs",
+)
 
 
 @pytest.mark.parametrize("words", [("--version",), ("runs", "--help"), ("check", ".")], ids=" ".join)
