@@ -65,11 +65,11 @@ def resolve(host: Host) -> Route:
     """Read ssh_config for a host and lay the inventory over it. Blocks: it reads files and runs `Match exec`.
 
     Raises:
-        TargetError: ssh_config is broken, or an identity file that the inventory names is missing.
+        TargetError: ssh_config is broken, an identity file that the inventory names is missing, or nobody knows who we
+            are.
     """
-    paths = _config_paths(host)
+    paths, local_user = _config_paths(host), _local_user()
     try:
-        local_user = getpass.getuser()
         given = (local_user, host.user or (), host.address, host.port or ())
         config = SSHClientConfig.load(None, list(paths), *_FIRST_PASS, *given)
         if config.has_match_final():
@@ -96,6 +96,17 @@ def resolve(host: Host) -> Route:
         family=_get(config, "AddressFamily", socket.AF_UNSPEC),
         bind=cast("str | None", config.get("BindAddress")),
     )
+
+
+def _local_user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError) as error:  # as containers start programs under numbers that have no account
+        raise TargetError(
+            "connect_failed",
+            f"user {os.geteuid()} of this machine has no name, which SSH asks for",
+            hint="Let USER be its name, such as `export USER=me`.",
+        ) from error
 
 
 def _get(config: SSHConfig, option: str, default: _T) -> _T:

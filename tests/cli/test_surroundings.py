@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -87,6 +89,24 @@ def test_a_play_without_a_home_has_its_outcome(project: Project, strange: list[s
     result = start([*strange, *REMOTERUN, *words], project.folder, HOME=None, XDG_STATE_HOME=None)
     assert (result.status, result.outcome("here")["status"]) == (0, "ok")
     assert "XDG_STATE_HOME" in result.stderr
+
+
+def test_ssh_without_an_account_says_what_it_lacks(project: Project, strange: list[str]) -> None:
+    """No file is at fault, and a name is all that it takes."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        host = {"address": "127.0.0.1", "port": taken.getsockname()[1], "user": "me"}
+        (project.folder / "inventory.yaml").write_text(json.dumps({"hosts": {"there": host}}), "utf-8")
+        argv = [*strange, *REMOTERUN, "play", "hello", "--on", "there", "--output", "json"]
+        names = dict.fromkeys(("HOME", "LOGNAME", "USER", "LNAME", "USERNAME"))
+        nameless, named = (start(argv, project.folder, **{**names, "USER": name}) for name in (None, "me"))
+    error = nameless.outcome("there")["error"]
+    assert (error["code"], error["message"]) == (
+        "connect_failed",
+        "there: user 54321 of this machine has no name, which SSH asks for",
+    )
+    assert "export USER=me" in error["hint"]
+    assert named.outcome("there")["error"]["code"] == "connect_refused"
 
 
 @each
