@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, List, Set
 from ..model import clean_text, count_of
 from ..rules.rule import BAD, SUSPECT
 from .folder import Claim
-from .hf_weights import find_weights, preferred, read_weights, weights_of
+from .hf_weights import find_weights, preferred, read_config, read_weights, weights_of
 from .members import Members
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def read_adapter(members: Members) -> None:
 
 
 def _kind(members: Members) -> str:
-    kind = (members.json(CONFIG) or {}).get("peft_type")
+    kind = read_config(members, CONFIG).get("peft_type")
     return kind if isinstance(kind, str) else ""
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, List
 
 from .folder import Claim
-from .hf_weights import find_weights, preferred, read_weights, weights_of
+from .hf_weights import CONFIGS, find_weights, preferred, read_configs, read_weights, weights_of
 from .members import Members
 
 if TYPE_CHECKING:
@@ -17,11 +17,11 @@ NAME = "hf-model"
 
 def claim(listing: Listing) -> List[Claim]:
     """Claim weights in shards, and weights in one file that a configuration goes with."""
-    configured = "config.json" in listing.files
+    configs = tuple(sorted(CONFIGS.intersection(listing.files)))
     sets = weights_of(listing)
-    chosen = preferred([each for each in sets if each.is_sharded or (configured and each.promised == 1)])
+    chosen = preferred([each for each in sets if each.is_sharded or ("config.json" in configs and each.promised == 1)])
     whole = [each for each in chosen if each.is_sharded] if len(chosen) > 1 else chosen
-    return [Claim("" if len(chosen) == 1 else each.stem, each.all_files) for each in whole]
+    return [Claim("" if len(chosen) == 1 else each.stem, (*each.all_files, *configs)) for each in whole]
 
 
 def read(folder: Folder) -> Checkpoint:
@@ -29,4 +29,5 @@ def read(folder: Folder) -> Checkpoint:
     members = Members(folder, NAME)
     for weights in find_weights(folder):
         read_weights(members, weights)
+    read_configs(members)
     return members.checkpoint

@@ -14,7 +14,7 @@ from ..scan.spans import claim as claim_bytes
 from . import families
 from .folder import Claim
 from .hf_adapter import ADAPTER, CONFIG, adapters, read_adapter
-from .hf_weights import find_weights, preferred, read_weights, weights_of
+from .hf_weights import CONFIGS, find_weights, preferred, read_configs, read_weights, weights_of
 from .members import Members, gaps, matching
 from .small_json import read_json
 
@@ -67,7 +67,7 @@ def claim(listing: Listing) -> List[Claim]:
     if not files:
         return []
     files.update(match.group() for _, pattern in _ALONG for match in matching(pattern, names))
-    files.update(names.intersection((_STATE, CONFIG)))
+    files.update(names.intersection((_STATE, CONFIG, *CONFIGS)))
     return [Claim("", tuple(sorted(files)))]
 
 
@@ -117,6 +117,7 @@ def read(folder: Folder) -> Checkpoint:
     for part, wanted in _ALONG:
         for match in sorted(matching(wanted, names), key=_text):
             members.take_aside(match.group(), part)
+    read_configs(members)
     _judge_presence(members, names, weights=bool(sets) or any(not each.is_optimizer for each in inner))
     return members.checkpoint
 

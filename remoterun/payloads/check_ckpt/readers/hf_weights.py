@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Dict, List, Optional, Set, Tuple
+from typing import TYPE_CHECKING, Any, Dict, List, Optional, Set, Tuple
 
-from ..model import MODEL, OTHER, FlawedError, clean_text, count_of
+from ..model import MODEL, OTHER, FlawedError, Found, clean_text, count_of
 from ..records import Record
 from ..rules.rule import INFO, SUSPECT
 from ..source import NotRegularError
@@ -23,6 +23,10 @@ _SHARD = r"(.+?)-(\d{1,6})-of-(\d{1,6})(\.\w{1,16})?\.(safetensors|bin)"
 _INDEX = r"(.+)\.(safetensors|bin)\.index((?:\.\w{1,16})?)\.json"
 # What one finding lists.
 _MOST_NAMES = 20
+# What describes a model beside its weights. Without the first, they are not loaded.
+_CONFIG = "config.json"
+CONFIGS = frozenset((_CONFIG, "generation_config.json", "tokenizer_config.json"))
+_COPY = "Copy this file from another checkpoint of the same model: no weights are in it."
 
 
 class Weights(Record):
@@ -76,6 +80,26 @@ def preferred(sets: List[Weights]) -> List[Weights]:
     """Return those that loaders take where a folder has several formats."""
     safe = [each for each in sets if each.extension == "safetensors"]
     return safe or sets
+
+
+def read_configs(members: Members) -> None:
+    """Read the descriptions of a model that are there; weights kept alone need none."""
+    for name in sorted(CONFIGS.intersection(members.folder.files)):
+        read_config(members, name, severity=None if name == _CONFIG else SUSPECT)
+
+
+def read_config(members: Members, name: str, *, severity: Optional[str] = None) -> Dict[str, Any]:
+    """Return a description, which is a JSON object; an empty one for what is none, which is told."""
+    try:
+        root = read_json(members.folder, name).root
+        if isinstance(root, dict):
+            return root
+        path = clean_text(members.folder.locate(name), 1000)
+        found = Found("CK025", "%s is no JSON object" % name, {"file": path})
+    except FlawedError as error:
+        found = error.found
+    members.checkpoint.found.append(found._replace(severity=severity or found.severity, next_step=_COPY))
+    return {}
 
 
 def read_weights(members: Members, weights: Weights) -> Set[str]:

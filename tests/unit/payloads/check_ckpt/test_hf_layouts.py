@@ -52,7 +52,7 @@ def test_shards_are_one_checkpoint(tmp_path: Path, extension: str) -> None:
     assert (record["name"], record["format"], record["params"]) == ("final", "hf-model", PARAMS)
     assert record["path"] == str(tmp_path / "final")
     stem = {"safetensors": "model", "bin": "pytorch_model"}[extension]
-    assert record["files"] == [*sorted(set(places.values())), f"{stem}.{extension}.index.json"]
+    assert record["files"] == ["config.json", *sorted(set(places.values())), f"{stem}.{extension}.index.json"]
     assert record["bytes"] == sum((tmp_path / "final" / file).stat().st_size for file in record["files"])
     assert heard.summary["resume_path"] == str(tmp_path / "final")
 
@@ -162,7 +162,7 @@ def test_an_index_never_leads_out_of_its_folder(tmp_path: Path, name: str) -> No
     heard = audit(folder)
     assert heard.of("CK104")["data"]["path"] == name
     assert heard.record["verdict"] == "bad"
-    assert heard.record["files"] == [*sorted(set(places.values())), "model.safetensors.index.json"]
+    assert heard.record["files"] == ["config.json", *sorted(set(places.values())), "model.safetensors.index.json"]
 
 
 def test_an_index_may_name_its_files_otherwise(tmp_path: Path) -> None:
@@ -220,7 +220,7 @@ def test_one_file_is_loaded_before_shards(tmp_path: Path) -> None:
     save_safetensors(weights(), tmp_path / "final" / "model.safetensors")
     heard = audit(tmp_path)
     assert_clean(heard)
-    assert heard.record_of("final")["files"] == ["model.safetensors"]
+    assert heard.record_of("final")["files"] == ["config.json", "model.safetensors"]
     assert heard.record_of("final")["params"] == PARAMS
     assert {record["name"] for record in heard.records} == {"final", *(f"final/{name}" for name in places.values())}
 
@@ -288,6 +288,7 @@ def test_trainer_folders_are_read_without_false_alarms(tmp_path: Path) -> None:
     assert (first["format"], first["step"], first["epoch"], first["params"]) == ("hf-trainer", 300, 1.5, PARAMS)
     assert "step_from" not in first
     assert first["files"] == [
+        "config.json",
         "model.safetensors",
         "optimizer.pt",
         "rng_state.pth",
