@@ -88,7 +88,7 @@ def judge_pointers(pointers: Sequence[Pointer], verdicts: Dict[str, str]) -> Ite
         data: Dict[str, object] = {"file": clean_text(pointer.path, 1000), "names": says}
         if pointer.escapes:
             yield pointer, Found("CK104", "%s points out of its folder: %s" % (shown, says), data)
-        elif not pointer.target:
+        elif not pointer.target and os.path.lexists(pointer.path):
             yield pointer, Found("CK065", "%s names %s, which is not there" % (shown, says), data, BAD)
         else:
             worst = known.get(pointer.target, ())

@@ -117,10 +117,12 @@ class Walk:
             target = os.readlink(os.path.join(self._root, relative))
         except OSError:  # it is gone, or no link any more
             target = ""
-        self.links.append(Link(relative, target, exists=self._take(place, name, link=True)))
+        link = Link(relative, target, exists=self._take(place, name, link=True))
+        if target:
+            self.links.append(link)
 
     def _take(self, place: Place, name: str, *, link: bool) -> bool:
-        """Note a file or folder, and tell whether it is there."""
+        """Note a file or folder, and tell whether it is there, as it may be where it can't be looked at."""
         relative = os.path.join(place.relative, name)
         path = os.path.join(self._root, relative)
         try:
@@ -130,7 +132,7 @@ class Walk:
             hidden = not link and isinstance(error, PermissionError) and place.relative not in self.found
             if is_checkpoint(name) or hidden:
                 self._miss(place, path, error, clean_text(name))
-            return False
+            return error.errno not in _GONE
         if stat.S_ISDIR(status.st_mode):
             if place.level < self._depth + INNER and not (link and identity(status) in self._seen):
                 place.folders[name] = Place(relative, place.level + 1)

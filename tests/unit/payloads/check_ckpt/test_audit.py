@@ -364,6 +364,18 @@ def test_a_folder_that_may_not_be_looked_into_is_suspect(tmp_path: Path, mode: i
     assert {os.path.relpath(each["path"], tmp_path) for each in told[-1]["skipped"]} == skipped
 
 
+@BECOMES_NOBODY
+@pytest.mark.parametrize("name", ["step_2.pt", "latest.pt"])
+def test_a_link_to_where_one_may_not_look_is_not_called_dead(tmp_path: Path, name: str) -> None:
+    save(training_state(), tmp_path / "step_1.pt")
+    save(training_state(), tmp_path / "storage" / "data" / "0b5e")
+    (tmp_path / name).symlink_to("storage/data/0b5e")
+    (tmp_path / "storage").chmod(0o700)
+    *told, summary = audit_as_nobody(tmp_path)
+    assert [each["rule"] for each in told if each.get("subject") == name] == []
+    assert {"path": f"{tmp_path}/{name}", "reason": "Permission denied"} in summary["skipped"]
+
+
 def test_engines_agree_and_can_be_chosen(tmp_path: Path) -> None:
     state = training_state()
     state["model_state_dict"]["0.weight"][0, :9] = float("nan")

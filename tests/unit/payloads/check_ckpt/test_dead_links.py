@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.unit.payloads.check_ckpt.support import audit, save, training_state
+from tests.unit.payloads.check_ckpt.support import Heard, audit, hear, save, training_state
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -31,6 +31,21 @@ def test_a_link_that_leads_to_a_checkpoint_is_one(tmp_path: Path) -> None:
     save(training_state(1, global_step=1), tmp_path / "blobs" / "0b5e")
     (tmp_path / "step_1.pt").symlink_to("blobs/0b5e")
     heard = audit(tmp_path)
+    assert (heard.findings, heard.record["verdict"]) == ([], "ok")
+
+
+def test_a_link_that_goes_as_well_is_not_told(tmp_path: Path) -> None:
+    """What takes old checkpoints away takes first the one and then the other."""
+
+    class Removing(Heard):
+        def progress(self, done: float, total: float | None = None, unit: str = "", what: str = "") -> None:
+            (tmp_path / "step_1.pt").unlink(missing_ok=True)
+
+    save(training_state(1, global_step=2), tmp_path / "step_2.pt")
+    (tmp_path / "step_1.pt").symlink_to("blobs/0b5e")
+    heard = Removing({"root": str(tmp_path), "depth": 6, "engine": "auto"})
+    hear(heard, later=60)
+    assert not (tmp_path / "step_1.pt").is_symlink()
     assert (heard.findings, heard.record["verdict"]) == ([], "ok")
 
 
