@@ -64,11 +64,15 @@ class _Search:
             yield from self._single(place)
 
     def _claimed(self, place: Place) -> Iterator[Unit]:
+        named = False
         for name in families.that_may_claim([*place.files, *place.folders]):
             for claim in families.family(name).claim(self._walk.listing(place, self._taken)):
                 start = os.path.join(place.relative, "")
                 self._taken.update(start + file for file in claim.files)
-                yield self._unit(place, name, claim.name, claim.files)
+                # Only one of them is called like the folder.
+                called = claim.name or (claim.files[0] if named else "")
+                named = named or not called
+                yield self._unit(place, name, called, claim.files)
 
     def _unit(self, place: Place, family: str, name: str, names: Sequence[str]) -> Unit:
         folder = os.path.join(self._root, place.relative) if place.relative else self._root
