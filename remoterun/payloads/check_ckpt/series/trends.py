@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from typing import Dict, Iterator, List, Optional, Sequence
 
@@ -9,7 +10,7 @@ from ..find.unit import span
 from ..model import Found
 from ..rules.rule import INFO, SUSPECT
 from .chain import Late
-from .naming import EPOCH
+from .naming import EPOCH, epoch_in
 from .profile import Card
 
 # A norm that was steady for so many checkpoints, within this factor, and then is so many times as large or as small.
@@ -97,9 +98,11 @@ def _times_back(cards: Sequence[Card]) -> Iterator[Late]:
 
 
 def _gaps(cards: Sequence[Card]) -> Iterator[Late]:
-    gaps = [after.order % EPOCH - before.order % EPOCH for before, after in zip(cards, cards[1:])]
-    if len(gaps) < _FEWEST_GAPS:
+    if len(cards) <= _FEWEST_GAPS:
         return
+    # Where no epoch is named, steps may be as many as the tokens are.
+    size = EPOCH if epoch_in(cards[0].name) is not None else math.inf
+    gaps = [after.order % size - before.order % size for before, after in zip(cards, cards[1:])]
     usual = statistics.median(gaps)
     wide = [index for index, gap in enumerate(gaps) if gap > _WIDE * usual]
     # Old ones are thinned out on purpose.

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from remoterun.payloads.check_ckpt.series.naming import EPOCH, Place, place_of
+from tests.unit.payloads.check_ckpt.support import audit, save, training_state
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 @pytest.mark.parametrize(
@@ -43,3 +49,14 @@ def test_any_name_has_a_place(relative: str) -> None:
     place = place_of(relative)
     assert place.order is None or place.order >= 0
     assert place.series.count("/") == relative.count("/")
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("unit", [10, 250_000_000, 1_000_000_000])
+def test_a_missing_one_is_told_where_steps_count_tokens(tmp_path: Path, unit: int) -> None:
+    for number in range(1, 12):
+        if number != 9:
+            save(training_state(number, global_step=number * unit), tmp_path / f"step_{number * unit}.pt")
+    (gap,) = [each for each in audit(tmp_path).findings if each["rule"] == "CK086"]
+    expected = f"it follows step_{8 * unit}.pt by {2 * unit}, where {unit} is usual: some in between are missing"
+    assert (gap["subject"], gap["message"]) == (f"step_{10 * unit}.pt", expected)
