@@ -35,6 +35,7 @@ from remoterun.model import (
 from remoterun.remote import wire
 from remoterun.runner import Control, execute
 from remoterun.runner.request import Packed, Request
+from tests.support.lab.machine import pause
 from tests.support.lab.pythons import pythons
 
 SUPPORTED = tuple(version for version in pythons() if tuple(map(int, version.split("."))) >= (3, 8))
@@ -263,9 +264,10 @@ def alive(pid: int) -> bool:
 
 def wait_until(condition: Callable[[], bool], limit_s: float = 30.0) -> bool:
     """Wait for a condition; tell whether it came true."""
-    end = time.monotonic() + limit_s
+    begin = time.monotonic()
     while not condition():
-        if time.monotonic() > end:
+        waited = time.monotonic() - begin
+        if waited > limit_s:
             return False
-        time.sleep(0.01)
+        time.sleep(pause(waited))
     return True

@@ -61,11 +61,17 @@ def wait_for(condition: Callable[[], bool], what: str, *, limit_s: float = 60.0)
     Raises:
         LabError: naming `what` did not happen within the limit.
     """
-    end = time.monotonic() + limit_s
+    begin = time.monotonic()
     while not condition():
-        if time.monotonic() > end:
+        waited = time.monotonic() - begin
+        if waited > limit_s:
             raise LabError(f"waited {limit_s:g} s in vain for: {what}")
-        time.sleep(0.005)
+        time.sleep(pause(waited))
+
+
+def pause(waited: float) -> float:
+    """Return how long to wait before looking again: a look may go through all processes of the machine."""
+    return min(max(0.005, waited / 10), 0.1)
 
 
 def send(number: int, *pids: int) -> None:

@@ -18,18 +18,21 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.torch
 
 
-def _kill_the_first_child(over: threading.Event) -> None:
+def _kill_a_new_child(known: set[int], over: threading.Event) -> None:
+    """Leave alone what other tests have started."""
     while not over.is_set():
-        for child in psutil.Process().children()[:1]:
-            child.send_signal(signal.SIGKILL)
-            return
+        for child in psutil.Process().children():
+            if child.pid not in known:
+                child.send_signal(signal.SIGKILL)
+                return
 
 
 def test_a_killed_worker_leaves_its_checkpoint_unread(tmp_path: Path) -> None:
     save({"w": torch.randn(6 << 20)}, tmp_path / "large.pt")
     save({"w": torch.randn(16)}, tmp_path / "small.pt")
     over = threading.Event()
-    killer = threading.Thread(target=_kill_the_first_child, args=(over,))
+    known = {child.pid for child in psutil.Process().children()}
+    killer = threading.Thread(target=_kill_a_new_child, args=(known, over))
     killer.start()
     heard = audit(tmp_path, workers=2, max_mbps=20, cache=False)
     over.set()
