@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from remoterun.catalog import PayloadInfo
 
 # What stands in for the runtime: JSON in, strict JSON out.
+# For whatever answers, on a machine that has other things to do.
+ENOUGH_S = 2
+
 DRIVER = """
 import json, sys
 sys.path.insert(0, sys.argv[1])
@@ -148,7 +151,7 @@ def test_a_mount_that_hangs_is_a_finding_and_not_a_hang(probe: PayloadInfo, pack
         pytest.skip("needs root to mount a file system that never answers")
     point = tmp_path / "never answers"
     point.mkdir()
-    params = probe.check_params({"answer_within": "500ms", "gpu": False}, where="")
+    params = probe.check_params({"answer_within": f"{ENOUGH_S}s", "gpu": False}, where="")
     said = run(pack, params, before=HANGING_MOUNT, extra=str(point))
     if "skip" in said:
         pytest.skip(f"needs FUSE: {said['skip']}")
@@ -184,7 +187,7 @@ def test_a_folder_of_programs_on_a_mount_that_hangs_costs_only_what_is_looked_fo
         pytest.skip("needs root to mount a file system that never answers")
     point = tmp_path / "never"
     point.mkdir()
-    params = probe.check_params({"answer_within": "500ms"}, where="")
+    params = probe.check_params({"answer_within": f"{ENOUGH_S}s"}, where="")
     said = run(pack, params, python=python, before=f"{HANGING_MOUNT}{found_by}\n", extra=str(point))
     if "skip" in said:
         pytest.skip(f"needs FUSE: {said['skip']}")
@@ -214,8 +217,8 @@ def test_a_file_that_never_answers_costs_only_its_own_facts(tmp_path: Path, path
     fifo.parent.mkdir(parents=True)
     os.mkfifo(fifo)
     started = time.monotonic()
-    record, _ = find_out(Params(gpu=True, min_free_pct=5, min_free=1, answer_within=0.5), Files(str(tmp_path)))
-    assert time.monotonic() - started < 20
+    record, _ = find_out(Params(gpu=True, min_free_pct=5, min_free=1, answer_within=ENOUGH_S), Files(str(tmp_path)))
+    assert time.monotonic() - started < 40
     assert {f"{name}: no answer" for name in NEVER[path]} <= set(cast("list[str]", record["unchecked"]))
     facts = (("system", "container"), ("cpu", "count"), ("memory", "total"), ("gpu", "driver"), ("gpu", "nodes"))
     for part, fact in facts:
@@ -232,7 +235,7 @@ def test_a_package_whose_version_never_comes_is_not_taken_for_a_missing_one(
     (tmp_path / "torch").mkdir()
     (tmp_path / "torch/__init__.py").touch()
     os.mkfifo(tmp_path / "torch/version.py")
-    params = probe.check_params({"answer_within": "500ms", "gpu": False}, where="")
+    params = probe.check_params({"answer_within": f"{ENOUGH_S}s", "gpu": False}, where="")
     (record,) = run(pack, params, before=f"import sys\nsys.path.insert(0, {str(tmp_path)!r})\n")["records"]
     assert "python packages: no answer" in record["unchecked"]
     assert {"torch", "numpy", "safetensors"}.isdisjoint(record["python"])
@@ -276,7 +279,7 @@ def test_gpus_and_their_processes_come_from_nvidia_smi(probe: PayloadInfo, pack:
 def test_an_nvidia_smi_that_hangs_or_fails_is_told(
     probe: PayloadInfo, pack: Path, tmp_path: Path, script: str, words: str
 ) -> None:
-    params = probe.check_params({"answer_within": "300ms"}, where="")
+    params = probe.check_params({"answer_within": f"{ENOUGH_S}s"}, where="")
     (record,) = run(pack, params, before=with_smi(tmp_path / "bin", script))["records"]
     assert record["gpu"]["nvidia_smi"] == words
     assert record["gpu"]["gpus"] == []
