@@ -73,6 +73,8 @@ class JobRun:
         self._heard_at = 0.0
         self._lost_at = 0.0
         self._deaths = 0
+        # How the Python over the last connection ended, if that is how it did.
+        self._died = ""
 
     @property
     def _job(self) -> Job:
@@ -178,10 +180,9 @@ class JobRun:
         return in_time and (deadline is None or now < deadline)
 
     def _given_up(self, lost: TargetError, last: TargetError) -> TargetError:
-        died = self._conversation.died if self._conversation is not None else ""
-        if died and self._deaths > 1:
+        if self._died and self._deaths > 1:
             target = self._job.target
-            message = f"{self._deaths} times, while it was sent the payload's code, {target.interpreter} {died}"
+            message = f"{self._deaths} times, while it was sent the payload's code, {target.interpreter} {self._died}"
             return TargetError("interpreter_broken", f"{target.id}: {message}", hint=_DIES)
         if lost is last or last.code in _FINAL or last.code == "payload_killed":
             return last
@@ -242,6 +243,7 @@ class JobRun:
 
         limits, host = self._job.limits, self._job.target.host
         self._boot_before = self._boot_id()
+        self._died = ""
         self._control.enter(None)
         try:
             opening = pool.session(
@@ -270,6 +272,7 @@ class JobRun:
                 finally:
                     self._clock.marks(talk.marks)
                     self._note_time()
+                    self._died = talk.died
                     self._deaths += bool(talk.died)
         except ConnectionLost as error:
             raise TargetError("connection_lost", f"{host.key}: {error}") from error

@@ -8,17 +8,25 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from remoterun.errors import TargetError
 from remoterun.events import Event, RecordArrived
 from remoterun.model import ExecWork, Job, Json, Limits, Manner, Outcome, Plan, Run, RunStatus, Status, Work
 from remoterun.remote import wire
 from remoterun.runner import Control, execute
+from remoterun.runner.jobrun import JobRun
+from remoterun.runner.keep import Keep
+from remoterun.runner.request import Packed
+from remoterun.secrets import NO_SECRETS
+from remoterun.transports import Pool, Session
 from tests.support.here import ENDS, alive, job, leg, nothing_left, payload, play, wait_until
 from tests.support.lab import send
 
@@ -216,6 +224,36 @@ def test_a_python_that_always_dies_before_it_starts_anything_is_told_as_that(tmp
     assert f"5 times, while it was sent the payload's code, {python} ended with status 1: MemoryError" in str(
         outcome.error.message
     )
+
+
+class _Reinstalled(Pool):
+    """Reach a host twice, and then another one in its place."""
+
+    reached = 0
+
+    @asynccontextmanager
+    async def session(self, *args: Any, **options: Any) -> AsyncIterator[Session]:
+        self.reached += 1
+        if self.reached > 2:
+            raise TargetError("host_key_changed", "its key is another one")
+        async with super().session(*args, **options) as session:
+            yield session
+
+
+def test_what_follows_a_python_that_died_is_told_and_not_its_death(tmp_path: Path) -> None:
+    python = tmp_path / "python"
+    python.write_text(DIES)
+    python.chmod(0o755)
+    planned = job(payload("ctx.emit({'n': 1})"), str(python), limits=Limits(lease=600.0))
+
+    async def follow(run_id: str) -> Outcome:
+        shared = (Packed(), lambda event: None, Control(), Manner.FOLLOW, NO_SECRETS)
+        async with _Reinstalled() as pool:
+            return await JobRun(planned, f"{run_id}/here/0", *shared, use_cache=False, keep=Keep(1)).outcome(pool)
+
+    with nothing_left() as run_id:
+        outcome = asyncio.run(follow(run_id))
+    assert (_code(outcome), outcome.status, outcome.connections) == ("host_key_changed", Status.UNREACHABLE, 2)
 
 
 # --- leases ---
