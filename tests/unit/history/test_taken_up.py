@@ -35,6 +35,19 @@ RUN = "20260101T000000Z-00000001"
 AT = "2026-01-01T00:00:00.000Z"
 
 
+def over(playbook: str, outcomes: tuple[Outcome, ...], ended_as: RunStatus | None = None) -> Run:
+    """Return a run that has these outcomes."""
+    return Run(
+        run_id=RUN,
+        playbook=playbook,
+        playbook_sha256=None,
+        started_at=AT,
+        finished_at=AT,
+        status=judge(outcomes, ended_as=ended_as),
+        outcomes=outcomes,
+    )
+
+
 def part(folder: Path, ended_as: RunStatus | None = None, **statuses: Status) -> list[str]:
     """Fetch what some targets have by now, and return what was told of the history."""
     told: list[str] = []
@@ -44,15 +57,7 @@ def part(folder: Path, ended_as: RunStatus | None = None, **statuses: Status) ->
     outcomes = tuple(
         Outcome(target=name, name=None, step=0, status=status, phase=Phase.COLLECT) for name, status in statuses.items()
     )
-    run = Run(
-        run_id=RUN,
-        playbook="attached",
-        playbook_sha256=None,
-        started_at=AT,
-        finished_at=AT,
-        status=judge(outcomes, ended_as=ended_as),
-        outcomes=outcomes,
-    )
+    run = over("attached", outcomes, ended_as)
     journal = Journal(folder, told.append)
     journal(RunStarted(plan=plan, started_at=AT))
     for outcome in outcomes:
@@ -125,16 +130,7 @@ def _taken_up(folder: Path, first: Outcome | None, *events: RecordArrived | Outc
         # The second turn comes to its end.
         if turn is events:
             outcomes = tuple(event.outcome for event in events if isinstance(event, OutcomeReady))
-            run = Run(
-                run_id=RUN,
-                playbook="p",
-                playbook_sha256=None,
-                started_at=AT,
-                finished_at=AT,
-                status=judge(outcomes),
-                outcomes=outcomes,
-            )
-            journal(RunFinished(run=run))
+            journal(RunFinished(run=over("p", outcomes)))
         journal.close()
     assert told == []
     with History.open(folder) as history:
