@@ -6,12 +6,13 @@ import json
 from typing import TYPE_CHECKING, Final
 
 from remoterun.errors import clean
+from remoterun.model import Severity
 from remoterun.report.documents import plain
 from remoterun.report.severities import worst_first
-from remoterun.report.text import SEVERITY_STYLE, Page, Span, cells, clip, pad, scalar
+from remoterun.report.text import SEVERITY_STYLE, Page, Span, cells, clip, pad, plural, scalar
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from remoterun.model import Finding
 
@@ -39,6 +40,40 @@ def finding_lines(page: Page, findings: Sequence[Finding], *, with_subject: bool
     left_out = sum(map(len, entries[len(shown) :]))
     if left_out:
         page.line(Span(f"... and {left_out} more; -v shows them", "dim"), indent=indent)
+
+
+def take_shared(findings: dict[str, list[Finding]]) -> dict[tuple[str, ...], list[Finding]]:
+    """Take the information out of `findings`, by subject, that is the same of several; return it by its subjects.
+
+    Only information: of anything worse, whoever looks at one subject must see why.
+    """
+    alike: dict[tuple[str, ...], dict[str, Finding]] = {}
+    for subject, own in findings.items():
+        for finding in own:
+            if finding.severity is Severity.INFO:
+                key = (finding.rule, finding.message, finding.next_step, scalar(finding.data.get("usual_severity")))
+                alike.setdefault(key, {}).setdefault(subject, finding)
+    shared: dict[tuple[str, ...], list[Finding]] = {}
+    for by_subject in alike.values():
+        if len(by_subject) > 1:
+            subjects = tuple(by_subject)
+            shared.setdefault(subjects, []).append(by_subject[subjects[0]])
+            for subject, finding in by_subject.items():
+                findings[subject].remove(finding)
+    return shared
+
+
+def shared_lines(page: Page, shared: Mapping[tuple[str, ...], Sequence[Finding]], *, of: int, noun: str) -> None:
+    """Add what is the same of several subjects, of so many there are, under a line that says of which."""
+    for subjects, findings in shared.items():
+        if len(subjects) == of:
+            what = f"all {plural(of, noun)}"
+        else:
+            named = ", ".join(clip(clean(subject), _LONGEST_NAME) for subject in subjects[:MAX_NAMED])
+            rest = len(subjects) - MAX_NAMED
+            what = f"{named} and {rest} more" if rest > 0 else named
+        page.line(Span(f"{what}:", "bold"), indent=2, hang=2)
+        finding_lines(page, findings, with_subject=False, verbose=0)
 
 
 def _entries(findings: Iterable[Finding]) -> list[list[Finding]]:

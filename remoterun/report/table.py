@@ -22,7 +22,7 @@ from remoterun.model.limits import DEFAULT_LIMIT
 from remoterun.model.times import seconds_between
 from remoterun.records import dataclass
 from remoterun.report import rows
-from remoterun.report.found import finding_lines
+from remoterun.report.found import finding_lines, shared_lines, take_shared
 from remoterun.report.severities import severities_of
 from remoterun.report.text import (
     STATUS_STYLE,
@@ -238,8 +238,10 @@ def _records(page: Page, outcome: Outcome, survey: rows.Survey, grid: rows.Grid,
         findings.setdefault(finding.subject, []).append(finding)
     if outcome.error and outcome.records:
         page.line(Span(f"{' and '.join(_harvest(survey)) or 'a summary'} had arrived:", "dim"), indent=2)
+    shared = {} if verbose or survey.checkpoints < 2 else take_shared(findings)
     if survey.checkpoints:
         _checkpoints(page, outcome, grid, findings, verbose=verbose)
+    shared_lines(page, shared, of=survey.checkpoints, noun="checkpoint")
     apart = [rows.is_checkpoint, rows.is_summary, *([] if verbose else [rows.is_series])]
     others = survey.others + (survey.series if verbose else 0)
     shown = others if verbose else min(others, rows.MAX_RECORDS)

@@ -99,6 +99,41 @@ def test_a_changed_severity_says_what_it_usually_is() -> None:
     assert lines_of(checkpoint(1), findings=(found,))[1] == "    info  CK022  m (usually bad)"
 
 
+def info(subject: str, message: str, severity: Severity = Severity.INFO) -> Finding:
+    return Finding(rule="CK028", severity=severity, subject=subject, message=message, next_step="Keep a sum.")
+
+
+def test_information_that_is_the_same_of_several_checkpoints_is_told_once() -> None:
+    records = [checkpoint(step) for step in (5, 4, 3, 2, 1)]
+    everywhere = tuple(info(f"step_{step}", "no sums") for step in (5, 4, 3, 2, 1))
+    some = tuple(info(f"step_{step}", "old format") for step in (4, 3, 2, 1))
+    two = (info("step_2", "tied"), info("step_1", "tied"))
+    alone = (info("step_3", "its own"),)
+    lines = lines_of(*records, SUMMARY, findings=(*everywhere, *some, *two, *alone))
+    assert [line for line in lines if not line.startswith("  step_") or line.endswith(":")] == [
+        "    info  CK028  its own",
+        "                 next: Keep a sum.",
+        "  all 5 checkpoints:",
+        "    info  CK028  no sums",
+        "                 next: Keep a sum.",
+        "  step_4, step_3, step_2 and 1 more:",
+        "    info  CK028  old format",
+        "                 next: Keep a sum.",
+        "  step_2, step_1:",
+        "    info  CK028  tied",
+        "                 next: Keep a sum.",
+        "  resume from step_2",
+    ]
+    assert lines.index("    info  CK028  its own") == 3  # below its own row
+    assert sum(line == "    info  CK028  no sums" for line in lines_of(*records, findings=everywhere, verbose=1)) == 5
+
+
+def test_what_is_worse_than_information_stands_below_each_checkpoint() -> None:
+    found = tuple(info(f"step_{step}", "no sums", Severity.SUSPECT) for step in (2, 1))
+    lines = lines_of(checkpoint(2), checkpoint(1), findings=found)
+    assert [line.split()[0] for line in lines] == ["step_2:", "suspect", "next:", "step_1:", "suspect", "next:"]
+
+
 def test_headers_alone_are_not_called_unchecked_twice() -> None:
     record = checkpoint(1, verdict="unchecked", bytes_checked=0, nan_weights=None)
     assert len(lines_of(record)) == 1
