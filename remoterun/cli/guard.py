@@ -18,8 +18,6 @@ from remoterun.model import RunStatus
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from typer.exceptions import TyperException
-
     from remoterun.cli.app import Command
 
 
@@ -40,9 +38,11 @@ def _run(argv: Sequence[str], command: Command | None) -> int:
     except ConfigError as error:
         return _end(argv, error.problems, RunStatus.INVALID)
     except TyperException as error:
-        message = _advised(argv, error)
+        from remoterun.cli.advice import usage_problem
+
+        problem = usage_problem(argv, error)
         # Where there were no words, the help has been shown, and there is no more to say.
-        return _end(argv, (Problem(message=message),), RunStatus.INVALID) if message else RunStatus.INVALID.exit_code
+        return _end(argv, (problem,), RunStatus.INVALID) if problem.message else RunStatus.INVALID.exit_code
     except SignalledError as error:
         return _signalled(argv, error)
     except (ReaderGoneError, OutputError):
@@ -53,19 +53,6 @@ def _run(argv: Sequence[str], command: Command | None) -> int:
             return _signalled(argv, error.__cause__)
         found = told(error)
         return _bug(argv, error) if found is None else _end(argv, (found[0],), found[1])
-
-
-def _advised(argv: Sequence[str], error: TyperException) -> str:
-    """Return what a usage error says, and what to do about an option that is another program's or a playbook's."""
-    from remoterun.cli.advice import advice
-
-    # Options that are not there are the only ones that come with the like of them, if only with none.
-    option = getattr(error, "option_name", None) if hasattr(error, "possibilities") else None
-    more = None if option is None else advice(argv, option)
-    message, context = error.format_message(), getattr(error, "ctx", None)
-    if message.startswith("Missing argument") and context is not None:
-        return f"{message.rstrip('.')}; `{context.command_path} --help` says what there is"
-    return message if more is None else f"{message}; {more}"
 
 
 def _end(argv: Sequence[str], problems: Sequence[Problem], status: RunStatus) -> int:

@@ -122,7 +122,7 @@ ParamsOption = Annotated[
 SetOption = Annotated[
     list[str] | None,
     _option(
-        _RUN, "--set", metavar="KEY=VALUE", help="A parameter of the payload.", autocompletion=completing.parameters
+        _RUN, "--set", metavar="NAME=VALUE", help="A parameter of the payload.", autocompletion=completing.parameters
     ),
 ]
 IgnoreOption = Annotated[
@@ -225,7 +225,7 @@ class Flags(Shared):
     hop: Annotated[Hop | None, _option(_HOW, "--hop", help="How guests are entered.")] = None
     become: Annotated[Become | None, _option(_HOW, "--become", help="Enter guests through sudo -n.")] = None
     env: Annotated[
-        list[str] | None, _option(_RUN, "--env", metavar="KEY=VALUE", help="Environment of the program.")
+        list[str] | None, _option(_RUN, "--env", metavar="NAME=VALUE", help="Environment of the program.")
     ] = None
     secret: Annotated[
         list[str] | None,

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from remoterun.errors import ConfigError, Problem, nearest
+from remoterun.errors import ConfigError, Problem
 from remoterun.inventory.words import ENV_NAME, local_path
 from remoterun.model import RuleChanges, SecretSource, Severity
 from remoterun.model.limits import read_limits
@@ -23,12 +23,12 @@ def rule_changes(ignore: Sequence[str] | None, severity: Sequence[str] | None) -
     """
     problems: list[Problem] = []
     levels: dict[str, Severity] = {}
-    for rule, level in pairs(severity, "--severity").items():
+    for rule, level in pairs(severity, "--severity", "RULE=LEVEL").items():
         try:
             levels[rule] = Severity(level)
         except ValueError:
-            near = nearest(level, tuple(Severity))
-            problems.append(Problem(path=f"--severity {rule}", message=f"{level!r} is no severity", nearest=near))
+            message = f"{level!r} is no severity: write {', '.join(Severity)}"
+            problems.append(Problem(path=f"--severity {rule}", message=message))
     both = [rule for rule in ignore or () if rule in levels]
     problems += [Problem(path="--ignore", message=f"{rule} is given a --severity as well") for rule in both]
     if problems:
@@ -36,15 +36,15 @@ def rule_changes(ignore: Sequence[str] | None, severity: Sequence[str] | None) -
     return RuleChanges(ignore=tuple(ignore or ()), severity=levels)
 
 
-def pairs(texts: Sequence[str] | None, flag: str) -> dict[str, str]:
-    """Split ``KEY=VALUE`` texts; later ones win.
+def pairs(texts: Sequence[str] | None, flag: str, form: str = "NAME=VALUE") -> dict[str, str]:
+    """Split ``NAME=VALUE`` texts; later ones win. `form` is what people are told to write.
 
     Raises:
-        ConfigError: for texts without a key and an equals sign.
+        ConfigError: for texts without a name and an equals sign.
     """
     bad = [text for text in texts or () if "=" not in text[1:]]
     if bad:
-        raise ConfigError(Problem(path=flag, message=f"{text!r} is not of the form KEY=VALUE") for text in bad)
+        raise ConfigError(Problem(path=flag, message=f"{text!r} is not of the form {form}") for text in bad)
     return {key: value for key, _, value in (text.partition("=") for text in texts or ())}
 
 
@@ -81,7 +81,7 @@ def limits(texts: Sequence[str] | None) -> Mapping[str, float | None]:
     Raises:
         ConfigError: for unknown names and bad durations, all at once.
     """
-    return read_limits(pairs(texts, "--limit"), "--limit")
+    return read_limits(pairs(texts, "--limit", "NAME=DURATION"), "--limit")
 
 
 def word(text: str) -> bytes:

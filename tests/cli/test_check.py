@@ -166,7 +166,7 @@ def test_paths_that_are_not_there_are_told_at_once_with_the_nearest(folder: Path
         (("good", "gone", "--ignore", "CK-022"), "gone: does not exist"),
         (("good", "--severity", "CK0011=bad"), "CK001"),
         (("good", "--severity", "CK001=bd"), "bad"),
-        (("good", "--severity", "CK001"), "KEY=VALUE"),
+        (("good", "--severity", "CK001"), "RULE=LEVEL"),
         (("good", "--severity", "CK001=info", "--ignore", "CK001"), "as well"),
     ],
 )

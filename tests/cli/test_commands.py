@@ -64,7 +64,7 @@ def test_version_imports_nothing_heavy() -> None:
     [
         (("exec", "--on", "here", "uname", "-a"), "behind `--`: remoterun exec --on TARGET -- PROGRAM -a"),
         (("run", "x.py", "--on", "here", "--step", "2"), "behind `--`: remoterun run SCRIPT.py --on TARGET -- --step"),
-        (("run", "x.py", "--limt", "run=1s"), "No such option: --limt (Possible options: --limit"),
+        (("run", "x.py", "--limt", "run=1s"), "No such option: --limt (did you mean --limit?); what belongs"),
         (("play", "hello", "--fail-on", "bad"), "`fail_on: bad` belongs to a step of a playbook"),
         (("play", "hello", "--fail_on=bad"), "`fail_on: bad` belongs to a step of a playbook"),
     ],
@@ -89,7 +89,51 @@ def test_what_is_missing_is_named_with_the_help_that_tells_of_it(words: tuple[st
 @pytest.mark.parametrize("words", [("exec", "--verbos", "--", "uname", "-a"), ("history", "--newst", "3")])
 def test_an_option_that_is_mistyped_is_told_so_alone(project: Project, words: tuple[str, ...]) -> None:
     result = project.run(*words)
-    assert re.fullmatch(r"remoterun: No such option: --\w+ \(Possible options: [^;]*\)\n", result.stderr)
+    assert re.fullmatch(r"remoterun: No such option: --\w+ \(did you mean --[^;]*\?\)\n", result.stderr)
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("play hello here", "'here' is a word too many; each target has an --on of its own: `--on here`"),
+        ("play here hello", "'hello' is a word too many; the playbook comes first: `remoterun play hello --on here`"),
+        ("play hello --set name = me", "'=' stands between blanks: write NAME=VALUE as one word"),
+        ("play hello \u2013-on here", "'\u2013-on' begins with a dash where hyphens belong: write --on"),
+        ("play hello \u2014on here", "'\u2014on' begins with a dash where hyphens belong: write --on"),
+        ("play hello --target here", "No such option: --target (did you mean --on here?)"),
+        ("play hello -t here", "No such option: -t (did you mean --on here?)"),
+        ("play hello --name=me", "No such option: --name (did you mean --set name=me?)"),
+        ("play hello --name", "No such option: --name (did you mean --set name=VALUE?)"),
+        ("play hello --timeout 5m", "No such option: --timeout (did you mean --limit run=5m?)"),
+        ("play hello --json", "No such option: --json (did you mean --output json?)"),
+        ("play hello --targets-at-once x", "Invalid value for '--targets-at-once': 'x' is not a whole number."),
+        ("exec --host here -- uname", "No such option: --host (did you mean --on here?)"),
+        ("check . --newest 3", "No such option: --newest (did you mean --set newest=3?)"),
+        (
+            "check . --on here",
+            "No such option: --on: `check` looks at this machine; `remoterun play check-ckpt --on here`",
+        ),
+        ("hostkeys show here", "'here' is a word too many; each target has an --on of its own: `--on here`"),
+        ("history here", "No such command 'here'; `--target here` chooses a target"),
+        ("runs last", "Got unexpected extra argument(s) (last); `remoterun runs --help` says what there is"),
+        ("play hello --xyz", "No such option: --xyz; `remoterun play --help` says what there is"),
+        ("runs -h", "No such option: -h (did you mean --help?)"),
+        ("hello --on here", "No such command 'hello'; `remoterun play hello` plays it"),
+        ("help", "No such command 'help'; `remoterun --help` says what there is"),
+        ("it's", 'No such command "it\'s"; `remoterun --help` says what there is'),
+        ("paly hello", "No such command 'paly'. Did you mean 'play'?"),
+    ],
+)
+def test_a_mistake_is_told_with_what_was_meant(project: Project, line: str, said: str) -> None:
+    result = remoterun(*line.split(), cwd=project.folder)
+    assert (result.status, result.stderr, result.stdout) == (2, f"remoterun: {said}\n", b"")
+
+
+def test_a_mistake_is_told_where_the_project_has_some_too(project: Project) -> None:
+    (project.folder / "inventory.yaml").write_text("hosts: [")
+    result = remoterun("play", "hello", "--name", "me", cwd=project.folder)
+    assert result.stderr.startswith("remoterun: No such option: --name")
+    assert result.status == 2
 
 
 def test_play_does_not_parse_an_unchanged_inventory_again(project: Project) -> None:
@@ -466,7 +510,7 @@ def test_dry_run_starts_nothing_and_shows_everything(project: Project) -> None:
         (("play", "hello", "--set", "nme=1"), "--set nme: there is no such parameter; there are: name"),
         (("play", "hello", "--limit", "rn=3s"), "run"),
         (("play", "hello", "--limit", "run=3"), "duration"),
-        (("play", "hello", "--env", "X"), "KEY=VALUE"),
+        (("play", "hello", "--env", "X"), "NAME=VALUE"),
     ],
 )
 def test_mistakes_are_told_with_the_nearest_name(project: Project, words: tuple[str, ...], told: str) -> None:
