@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 _DIAGNOSE_S: Final = 5.0
 _BACKOFF_S: Final = 0.2
 _LONGEST_BACKOFF_S: Final = 5.0
+_DOUBLINGS: Final = 5
 # What a target says of a run that has no outcome for us; and what else no further try changes.
 _OVER: Final = frozenset({"lease_expired", "taken_over"})
 _FINAL: Final = _OVER | {"host_key_unknown", "host_key_changed", "auth_failed"}
@@ -143,7 +144,7 @@ class JobRun:
                     lost = trouble
                 if not self._may_go_on(trouble, again=again, tries=tries):
                     raise self._given_up(lost, trouble) from error
-                wait = min(_LONGEST_BACKOFF_S, _BACKOFF_S * 2**tries)
+                wait = min(_LONGEST_BACKOFF_S, _BACKOFF_S * 2 ** min(tries, _DOUBLINGS))
             self._moved(Phase.CONNECT, waiting=False)
             target, step = self._job.target.id, self._job.step
             text = f"remoterun: {self._vault.redactor.text(trouble.message)}; the run is taken up again"
