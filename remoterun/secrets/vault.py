@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import time
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 LONGEST: Final = 64 << 10
 COMMAND_S: Final = 30.0
 _MOST_SAID: Final = 300
+_LOOK_S: Final = 0.1
 
 
 class Vault:
@@ -166,18 +168,33 @@ def _run(source: SecretSource) -> bytes:
         )
     except OSError as error:
         raise ValueError(f"the command {program} cannot be started: {error.strerror or error}") from error
-    try:
-        out, said = process.communicate(timeout=COMMAND_S)
-    except BaseException as error:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
-        if not isinstance(error, subprocess.TimeoutExpired):
-            raise
-        text = f"the command {program} was not done after {COMMAND_S:g}s, and cannot ask for anything"
-        raise ValueError(text) from None
+    with process:  # its pipes are closed at last, whoever else has them still
+        try:
+            out, said = _output(process)
+        except BaseException as error:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            if not isinstance(error, subprocess.TimeoutExpired):
+                raise
+            text = f"the command {program} was not done after {COMMAND_S:g}s, and cannot ask for anything"
+            raise ValueError(text) from None
     if process.returncode != 0:
         last = clean(said.decode("utf-8", "replace")[-_MOST_SAID:]).strip()
         how = f"exit status {process.returncode}" if process.returncode > 0 else f"signal {-process.returncode}"
         raise ValueError(f"the command {program} ended with {how}" + (f" and said: {last}" if last else ""))
     return out
+
+
+def _output(process: subprocess.Popen[bytes]) -> tuple[bytes, bytes]:
+    """Return what a program has said by its end; what it leaves in the background, as an agent, may hold the pipes."""
+    give_up = time.monotonic() + COMMAND_S
+    while True:
+        # Before they are read: by then everything is in them.
+        ended = process.poll() is not None
+        try:
+            return process.communicate(timeout=_LOOK_S)
+        except subprocess.TimeoutExpired as error:
+            if ended:
+                return error.output or b"", error.stderr or b""
+            if time.monotonic() >= give_up:
+                raise

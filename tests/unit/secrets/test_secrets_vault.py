@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -162,6 +166,38 @@ def test_a_command_that_hangs_is_ended_with_all_it_started(monkeypatch: pytest.M
     pid = int(mark.read_text("utf-8"))
     state = Path(f"/proc/{pid}/stat")
     wait_for(lambda: not state.exists() or ") Z " in state.read_text("utf-8"), "the end of what it started")
+
+
+# Becomes a daemon that keeps what it inherited, as agents of password managers do, and says so in a file.
+AGENT = "import os, sys; os.setsid(); open(sys.argv[1], 'w').write('-'); os.execvp('sleep', ['sleep', '600'])"
+WITH_AGENT = """\
+"$1" -c "$2" "$0.begun" & echo $! > "$0"
+until [ -s "$0.begun" ]; do sleep 0.01; done
+"""
+
+
+@contextmanager
+def agent(tmp_path: Path, then: str) -> Iterator[SecretSource]:
+    """Hand out a command that starts an agent, and then does this."""
+    mark = tmp_path / "pid"
+    try:
+        yield command("/bin/sh", "-c", WITH_AGENT + then, str(mark), sys.executable, AGENT)
+    finally:
+        os.kill(int(mark.read_text("utf-8")), signal.SIGKILL)
+
+
+def test_a_command_may_leave_an_agent_behind_that_holds_its_output(tmp_path: Path) -> None:
+    with agent(tmp_path, f"echo {VALUE}") as store:
+        assert fetch(c=store).opened(replace(JOB, secret_env={"C": "c"})).env == {"C": VALUE}
+
+
+def test_an_agent_of_a_command_that_hangs_holds_nothing_up(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(vault, "COMMAND_S", 2.0)
+    since = time.monotonic()
+    with agent(tmp_path, "exec sleep 600") as store:
+        told = problems(c=store)
+    assert told["secrets.c"] == "the command '/bin/sh' was not done after 2s, and cannot ask for anything"
+    assert time.monotonic() - since < 60
 
 
 def test_an_outcome_without_what_was_said_around_it() -> None:
