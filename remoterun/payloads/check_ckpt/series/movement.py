@@ -10,7 +10,7 @@ from typing import Counter, Dict, Iterator, List, Optional, Sequence, Set, Tuple
 from ..model import Found, count_of
 from ..records import Record
 from ..rules.names import BUFFER, LORA_SECOND, MASK
-from ..rules.rule import INFO
+from ..rules.rule import GO_BACK, INFO
 from .pair import MOST_NAMED, Pair, Place, Shape, parameter_shapes
 from .profile import Mark
 
@@ -186,7 +186,7 @@ def _stale_shards(pair: Pair) -> Iterator[Found]:
     if len(cut) >= _SEVERAL and len(still) == 1 and len(set(*still)) == 2:
         text = "of %s that lie in parts, the same parts are as in %s, and the others are not: a shard is of that save"
         message = text % (count_of(len(cut), "weight"), pair.older.name)
-        yield Found("CK080", message, {"tensors": list(cut)[:MOST_NAMED]})
+        yield Found("CK080", message, {"tensors": list(cut)[:MOST_NAMED]}, None, GO_BACK)
 
 
 # --- CK088: moments that should have changed -------------------------------------------------------------------------
