@@ -128,7 +128,8 @@ def _missing(program: str) -> str:
     return rf"(?:^|[\s:'\"]){name}'?: {said}|{said}[:.]? '?{name}(?:'|\s|$)"
 
 
-# Texts of pve-container 4 to 6, LXC 4 to 7, sudo 1.8 and 1.9, util-linux and BusyBox setpriv; each stands in the tests.
+# Texts of pve-container 4 to 6, LXC 4 to 7, sudo 1.8 and 1.9, sudo-rs, setpriv of util-linux and BusyBox; each is
+# tested.
 _SUDO: Final = (
     _rule(
         _missing("sudo"),
@@ -137,12 +138,12 @@ _SUDO: Final = (
         "Install sudo there, or log in as root without `become`.",
     ),
     _rule(
-        r"password is required|terminal is required|no askpass|must have a tty",
+        r"(?:password|terminal|interactive authentication) is required|no askpass|must have a tty",
         "sudo_refused",
         "sudo on {host} wants a password",
     ),
     _rule(
-        r"not allowed to|not in the sudoers|may not run sudo|no valid sudoers",
+        r"not allowed to|not in the sudoers|may not run |no valid sudoers|afraid I can't do that|no new privileges",
         "sudo_refused",
         "sudo on {host} refuses the command: {line}",
     ),
@@ -185,7 +186,7 @@ _RULES: Final[Mapping[HopKind, tuple[_Rule, ...]]] = MappingProxyType(
         "pct": (
             _rule(_missing("pct"), "pct_missing", "there is no pct on {host}"),
             _rule(
-                r"please run as root|unable to load access control list|ipcc_send_rec.*unknown error -1"
+                r"please run as root|(?:access control list|ipcc_send_rec).*unknown error -1"
                 r"|pct: permission denied|permission denied: \S*pct",
                 "not_permitted",
                 "this login may not use pct on {host}",
@@ -203,9 +204,9 @@ _RULES: Final[Mapping[HopKind, tuple[_Rule, ...]]] = MappingProxyType(
             _rule(r"container '?\w+'? not running", "guest_stopped", "container {guest} on {host} is not running"),
             *_GUEST,
             _rule(
-                r"ipcc_send_rec.*connection refused",
+                r"unable to load access control list: .*|ipcc_send_rec.*",
                 "enter_failed",
-                "pct on {host} cannot reach the cluster file system",
+                "pct on {host} cannot reach the cluster file system: {line}",
                 "Check that pve-cluster runs on the host (`systemctl status pve-cluster`).",
             ),
             *_LOGIN,
@@ -214,7 +215,8 @@ _RULES: Final[Mapping[HopKind, tuple[_Rule, ...]]] = MappingProxyType(
             _rule(_missing("lxc-attach"), "lxc_missing", "there is no lxc-attach on {host}"),
             *_GUEST,
             _rule(
-                r"you lack access to|lxc-attach: .*(?:permission denied|operation not permitted)",
+                r"you lack access to|insuffici?ent privileges"
+                r"|lxc-attach: .*(?:permission denied|operation not permitted)",
                 "not_permitted",
                 "this login may not use lxc-attach on {host}",
                 "Log in as root, or set `become: sudo` and allow lxc-attach in sudoers without a password.",

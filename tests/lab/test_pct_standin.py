@@ -235,6 +235,13 @@ def test_not_root(standin: LabHost) -> None:
         assert standin.ssh("/usr/sbin/pct list", user="plain").stderr == b"please run as root\n"
 
 
+def test_a_cluster_file_system_that_is_down(standin: LabHost) -> None:
+    with knobs(standin, cluster="down"):
+        done = pct(standin, "exec", "200", "--", "true")
+    assert (done.returncode, done.stderr.count("failed: Connection refused\n")) == (111, 3)
+    assert done.stderr.endswith("Unable to load access control list: Connection refused\n")
+
+
 def test_sudo_mode(standin: LabHost) -> None:
     done = standin.ssh("sudo -n /usr/sbin/pct exec 200 -- id -u", user="ops")
     assert (done.returncode, done.stdout) == (0, b"0\n")

@@ -115,6 +115,7 @@ bash: warning: setlocale: LC_ALL: cannot change locale (de_DE.UTF-8)
 """
 IPCC = "".join(f"ipcc_send_rec[{n}] failed: Unknown error -1\n" for n in (1, 2, 3))
 ATTACH = "lxc-attach: 200: ../src/lxc/attach.c: "
+REFUSED = "Connection refused"
 NO_VMID = "400 Parameter verification failed.\nvmid: invalid format - value does not look like a valid VM ID\n"
 
 PCT = {
@@ -138,7 +139,7 @@ PCT = {
     ATTACH + "get_attach_context: 406 Connection refused - Failed to get init pid": "guest_stopped",
     ATTACH + 'lxc_attach_run_command: 1841 No such file or directory - Failed to exec "/bin/sh"': "shell_missing",
     ATTACH + 'lxc_attach_run_command: 1841 Permission denied - Failed to exec "/bin/sh"': "shell_missing",
-    "ipcc_send_rec[1] failed: Connection refused\n": "enter_failed",
+    IPCC.replace("Unknown error -1", REFUSED) + f"Unable to load access control list: {REFUSED}": "enter_failed",
     "Some new text of a later pct": "enter_failed",
     "": "enter_failed",
 }
@@ -157,6 +158,7 @@ LXC = {
     "fish: Unknown command: lxc-attach": "lxc_missing",
     "zsh:1: command not found: lxc-attach": "lxc_missing",
     TRAINER + "tools/lxc_attach.c: main: 302 You lack access to /home/ml/.local/share/lxc": "not_permitted",
+    TRAINER + "tools/lxc_attach.c: lxc_attach_main: 326 Insufficent privileges to control trainer": "not_permitted",
     TRAINER + "attach.c: get_attach_context: 406 Connection refused - Failed to get init pid": "guest_stopped",
     TRAINER + 'attach.c: run_command: 1839 No such file or directory - Failed to exec "/bin/sh"': "shell_missing",
 }
@@ -175,6 +177,11 @@ SUDO = {
     "Sorry, user ml is not allowed to execute '/usr/sbin/pct exec 200' as root on kpro6.": "sudo_refused",
     "ml is not in the sudoers file.": "sudo_refused",
     "bash: line 1: sudo: command not found": "sudo_refused",
+    "sudo: interactive authentication is required": "sudo_refused",
+    "sudo: I'm sorry ml. I'm afraid I can't do that": "sudo_refused",
+    "Sorry, user ml may not run /usr/sbin/pct exec 200 on kpro6.": "sudo_refused",
+    "sudo: '/usr/sbin/pct': command not found": "pct_missing",
+    'sudo: The "no new privileges" flag is set, which prevents sudo from running as root.': "sudo_refused",
     "sudo: /usr/sbin/pct: command not found": "pct_missing",
     "sudo: unable to resolve host kpro6: Name or service not known\ncontainer '200' not running!": "guest_stopped",
 }
@@ -206,6 +213,13 @@ def test_the_node_is_named_where_the_guest_is_not() -> None:
     error = why("Configuration file 'nodes/pve-west/lxc/200.conf' does not exist", status=2)
     assert "pve-west" in error.message
     assert "200" in error.message
+
+
+def test_a_cluster_file_system_that_is_down_is_no_lack_of_rights() -> None:
+    text = "ipcc_send_rec[1] failed: Connection refused\nUnable to load access control list: Connection refused"
+    error = why(text, status=111, where=target(become=True))
+    assert "cannot reach the cluster file system" in error.message
+    assert "pve-cluster" in error.hint
 
 
 def test_a_plain_host() -> None:
