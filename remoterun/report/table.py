@@ -37,6 +37,7 @@ from remoterun.report.text import (
     plural,
     shown_target,
     width_of,
+    without_place,
 )
 
 if TYPE_CHECKING:
@@ -102,7 +103,7 @@ def outcome_line(outcome: Outcome, survey: rows.Survey | None = None) -> list[Sp
     `survey` is that of its records, where it is there already.
     """
     if outcome.error:
-        return [_status(outcome), Span("  "), *_cause(outcome.error, outcome), Span(f": {outcome.error.message}")]
+        return [_status(outcome), Span("  "), *_cause(outcome.error, outcome), Span(f": {_message(outcome)}")]
     total = outcome.timings_s.get("total")
     time = [human_seconds(total)] if total is not None else []
     harvest = _harvest(survey or rows.Survey(outcome.records))
@@ -116,6 +117,11 @@ def _harvest(survey: rows.Survey) -> list[str]:
 
 def _status(outcome: Outcome) -> Span:
     return Span(outcome.status.value, STATUS_STYLE[outcome.status])
+
+
+def _message(outcome: Outcome) -> str:
+    """Return what happened, where the target stands already."""
+    return without_place(outcome.error.message, outcome.target) if outcome.error else ""
 
 
 def _cause(error: ErrorInfo, outcome: Outcome) -> list[Span]:
@@ -198,7 +204,7 @@ def _head(page: Page, outcome: Outcome, heads: _Heads, survey: rows.Survey | Non
         page.line(*whole)
     else:
         page.line(*heads.of_outcome(outcome), _status(outcome), Span("  "), *_cause(error, outcome), hang=4)
-        _prose(page, error.message)
+        _prose(page, _message(outcome))
     _remedy(page, outcome)
 
 
@@ -383,8 +389,7 @@ def _error_group(page: Page, group: Sequence[Outcome], heads: _Heads) -> None:
         page.line(*(part for label in labels for part in (label, Span("  "))), indent=2)
     else:
         for outcome in group:
-            message = outcome.error.message if outcome.error else ""
-            page.line(Span(_label(outcome, heads), "bold"), Span(f"  {message}"), indent=2, hang=2)
+            page.line(Span(_label(outcome, heads), "bold"), Span(f"  {_message(outcome)}"), indent=2, hang=2)
     _remedy(page, first)
 
 

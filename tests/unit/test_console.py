@@ -105,8 +105,8 @@ def test_without_a_terminal_each_outcome_is_a_plain_line() -> None:
         "kpro6/200  findings  4 checkpoints, 2 bad, 34.1 s",
         "kpro6/201  failed  guest_stopped (enter): The guest is not running.",
         "kpro6/203  timeout  run_timeout (run): The payload ran longer than the limit `run` and was killed.",
-        "kpro7/300  unreachable  connect_refused (connect): kpro7: nothing listens on 10.1.2.7 port 22.",
-        "kpro7/301  unreachable  connect_refused (connect): kpro7: nothing listens on 10.1.2.7 port 22.",
+        "kpro7/300  unreachable  connect_refused (connect): nothing listens on 10.1.2.7 port 22.",
+        "kpro7/301  unreachable  connect_refused (connect): nothing listens on 10.1.2.7 port 22.",
         "kpro8/100  ok  1 checkpoint, 3.0 s",
     ]
 
