@@ -42,7 +42,17 @@ def show(*, flags: Flags) -> int:
     no_junit(flags.output)
     choice = flags.choice()
     found = _look(_hosts(flags, choice, ("all",)), choice)
-    return _tell(found, {}, flags.output)
+    status = _tell(found, {}, flags.output)
+    if flags.output is Format.TABLE and any(item.state == "new" for item in found):
+        write("To trust what is new, once it is what the host itself says (`ssh-keygen -lf` of its key's .pub file):\n")
+        write(f"  {clean(_accepting(flags, choice))}\n")
+    return status
+
+
+def _accepting(flags: Flags, choice: Choice) -> str:
+    chosen = (("--on", choice.on or ("all",)), ("--not", choice.without), ("--and", choice.only))
+    words = (word for flag, patterns in chosen for pattern in patterns for word in (flag, pattern))
+    return shlex.join(("remoterun", "hostkeys", "accept", *words, *flags.overrides().typed))
 
 
 @app.command()

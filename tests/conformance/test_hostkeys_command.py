@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from tests.conformance.servers import Keys, Sshd, StartSshd
-from tests.support.project import REMOTERUN, Project, Result
+from tests.support.project import REMOTERUN, Project, Result, remoterun
 
 
 class Fleet:
@@ -143,6 +143,17 @@ def test_a_changed_key_is_not_accepted_and_the_remedy_works(sshd: StartSshd, key
     subprocess.run(["/bin/sh", "-c", command], check=True, capture_output=True)
     status, found = fleet.look("accept", "--on", "box", "--yes")
     assert (status, found["box"]["state"]) == (0, "known")
+
+
+def test_what_is_shown_as_new_is_accepted_by_the_command_that_is_shown_with_it(sshd: StartSshd, fleet: Fleet) -> None:
+    fleet.add("box", sshd())
+    shown = fleet.project.run("hostkeys", "show", "--on", "box", "--user", getpass.getuser())
+    told = shlex.split(shown.stdout.decode().splitlines()[-1])
+    assert (shown.status, told[:5]) == (1, ["remoterun", "hostkeys", "accept", "--on", "box"])
+    # What it says names the project, too.
+    assert remoterun(*told[1:], "--yes").status == 0
+    after = fleet.project.run("hostkeys", "show", "--on", "box")
+    assert (after.status, b"accept" in after.stdout) == (0, False)
 
 
 def test_a_key_that_is_kept_nowhere_is_accepted_once_and_stays_new(sshd: StartSshd, fleet: Fleet) -> None:
