@@ -129,7 +129,11 @@ class Context:
 
 
 def missing_modules(names: list[str]) -> list[str]:
-    """Return those of the named modules that cannot be found, without importing them."""
+    """Return those of the named modules that cannot be found; of an inner one, those around it are imported.
+
+    Raises:
+        Exception: whatever keeps one of these from being imported.
+    """
     if not names:
         return []
     from importlib.util import find_spec
@@ -137,20 +141,24 @@ def missing_modules(names: list[str]) -> list[str]:
     def found(name: str) -> bool:
         try:
             return find_spec(name) is not None
-        except (ImportError, ValueError):
+        except ModuleNotFoundError as error:
+            # To look for an inner module, those around it are imported, and may lack others.
+            if not name.startswith(error.name or name):
+                raise
+            return False
+        except ValueError:
             return False
 
     return [name for name in names if not found(name)]
 
 
-def _show_traceback(error: BaseException, skip: int, code: str = "") -> None:
-    """Print a traceback without the frames of this file, which say nothing to the payload's author."""
+def _show_traceback(error: BaseException, code: str = "") -> None:
+    """Print a traceback without the frame of this file, which says nothing to the payload's author."""
     import traceback
 
     trace = error.__traceback__
-    for _ in range(skip):
-        trace = trace.tb_next if trace is not None and trace.tb_next is not None else trace
-    lines = "".join(traceback.format_exception(type(error), error, trace))
+    inner = trace.tb_next if trace is not None else None
+    lines = "".join(traceback.format_exception(type(error), error, inner or trace))
     # The code lies under a path that means nothing to anybody by now.
     sys.stderr.write(lines.replace(code + "/", "") if code else lines)
     sys.stderr.flush()
@@ -167,7 +175,6 @@ def _say_error(channel: Channel, error: BaseException) -> None:
             "kind": kind,
             "type": type(error).__name__,
             "message": _words(error)[:4000],
-            "modules": [module] if module else [],
             "hint": error.hint if isinstance(error, NothingToCheckError) else None,
         },
     )
@@ -183,12 +190,12 @@ def _words(error: BaseException) -> str:
 def run_payload(config: dict[str, object], channel: Channel) -> int:
     """Call the payload's entry function and return the exit status."""
     entry = str(config["entry"])
-    missing = missing_modules(config["requires"])  # type: ignore[arg-type]
-    if missing:
-        message = "No module named %s" % ", ".join(repr(name) for name in missing)
-        channel.send(ERROR, {"kind": "module", "type": "ModuleNotFoundError", "message": message, "modules": missing})
-        return 1
     try:
+        missing = missing_modules(config["requires"])  # type: ignore[arg-type]
+        if missing:
+            message = "No module named %s" % ", ".join(repr(name) for name in missing)
+            channel.send(ERROR, {"kind": "module", "type": "ModuleNotFoundError", "message": message})
+            return 1
         module, _, function = entry.partition(":")
         context = Context(config["params"], channel)  # type: ignore[arg-type]
         getattr(__import__(module, fromlist=["*"]), function)(context)
@@ -199,7 +206,7 @@ def run_payload(config: dict[str, object], channel: Channel) -> int:
         raise
     except BaseException as error:
         _say_error(channel, error)
-        _show_traceback(error, 1, str(config["path"]))
+        _show_traceback(error, str(config["path"]))
         return 1
     channel.send(DONE, {})
     return 0
@@ -227,7 +234,7 @@ def run_script(config: dict[str, object], channel: Channel) -> int:
         raise
     except BaseException as error:
         _say_error(channel, error)
-        _show_traceback(error, 1)
+        _show_traceback(error)
         return 1
     return 0
 

@@ -24,7 +24,7 @@ from remoterun.remote.system import (
     own_children,
     sha256,
     signal,
-    usage,
+    worst_state,
 )
 from remoterun.remote.wire import (
     CANCEL,
@@ -86,8 +86,7 @@ class Supervisor:
 
     def run(self) -> None:
         """Supervise until everything of the run is dead and told."""
-        facts = {"pid": self._payload.pid, "subreaper": self._reaper, "resumable": self._link.resumable}
-        self._link.say(STARTED, to_json(facts).encode())
+        self._link.say(STARTED, to_json({"resumable": self._link.resumable}).encode())
         while self._children or self._payload.open_pipes():
             self._wait()
             self._reap()
@@ -240,7 +239,8 @@ class Supervisor:
     def _beat(self, now: float) -> None:
         if now >= self._beat_due:
             self._beat_due = now + self._limits["beat"]
-            self._link.say(HEARTBEAT, to_json(usage(list(descendants(os.getpid())))).encode())
+            state = worst_state(list(descendants(os.getpid()).values()))
+            self._link.say(HEARTBEAT, to_json({"state": state}).encode())
 
     def _others(self) -> list[int]:
         """Return what of the run is alive, apart from the supervisor."""
@@ -307,7 +307,6 @@ class Supervisor:
             "survivors": len(self._survivors),
             "stdout_total": payload.stdout.total,
             "stderr_total": payload.stderr.total,
-            "seconds": round(time.monotonic() - self._started, 3),
         }
         self._link.say(RESULT, to_json(result).encode())
 

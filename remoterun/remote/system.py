@@ -48,7 +48,7 @@ __all__ = [
     "sha256",
     "signal",
     "socket",
-    "usage",
+    "worst_state",
     "write_all",
 ]
 
@@ -200,19 +200,9 @@ def kill_quietly(pids: list[int], number: int) -> None:
             pass
 
 
-def usage(pids: list[int]) -> dict[str, object]:
-    """Sum up processes: the worst state (D before R before S), CPU seconds, resident bytes, how many."""
-    ticks = os.sysconf("SC_CLK_TCK")
-    page = os.sysconf("SC_PAGE_SIZE")
-    states, cpu, rss = set(), 0, 0
-    for pid in pids:
-        stat = _stat(pid)
-        if len(stat) > 21:
-            states.add(stat[0].decode("ascii", "replace"))
-            cpu += int(stat[11]) + int(stat[12])
-            rss += int(stat[21])
-    worst = next((state for state in "DRTSI" if state in states), "?")
-    return {"state": worst, "cpu_s": round(cpu / ticks, 2), "rss": rss * page, "processes": len(pids)}
+def worst_state(states: list[bytes]) -> str:
+    """Return the letter that says most of why processes get no further: D before R before the others."""
+    return next((letter for letter in "DRTSI" if letter.encode() in states), "?")
 
 
 # --- code in memory or in a private folder --------------------------------------------------------------------------

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from remoterun.model import ExecWork, Outcome, Status, Work
@@ -114,6 +116,27 @@ def test_required_modules_are_looked_for_before_anything_runs(python: str) -> No
     assert _code(outcome) == "module_missing"
     assert _message(outcome).startswith("No module named 'no_such_one', 'no.such.other' in ")
     assert outcome.records == ()
+
+
+@oldest_and_newest
+@pytest.mark.parametrize(
+    ("source", "code", "words"),
+    [
+        ("raise ImportError('libcudnn.so.9: cannot open shared object file')", "payload_crashed", "libcudnn.so.9"),
+        ("raise OSError('libcudart.so.12: cannot open shared object file')", "payload_crashed", "libcudart.so.12"),
+        ("import no_such_one", "module_missing", "No module named 'no_such_one' in "),
+        ("", "module_missing", "No module named 'broken.inner' in "),
+    ],
+    ids=["import-error", "other-error", "lacks-another", "lacks-it"],
+)
+def test_a_required_module_inside_one_that_is_broken_is_not_called_missing(
+    python: str, source: str, code: str, words: str, tmp_path: Path
+) -> None:
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "__init__.py").write_text(f"{source}\n")
+    outcome = play(payload("pass", requires=("broken.inner",)), python, env={"PYTHONPATH": str(tmp_path)})
+    assert _code(outcome) == code
+    assert words in _message(outcome)
 
 
 @each_python
