@@ -5,7 +5,7 @@ What was not looked at is unknown: it is neither gone nor new.
 
 from __future__ import annotations
 
-from remoterun.compare.difference import compare, difference, follow
+from remoterun.compare.difference import difference
 from remoterun.compare.document import diff_schema, difference_document, standing_document
 from remoterun.compare.folding import fold
 from remoterun.compare.model import (
@@ -43,12 +43,10 @@ __all__ = [
     "State",
     "TargetChange",
     "TargetState",
-    "compare",
     "diff_schema",
     "difference",
     "difference_document",
     "difference_text",
     "fold",
-    "follow",
     "standing_document",
 ]

@@ -24,7 +24,7 @@ from remoterun.compare.standing import advance, silence
 from remoterun.compare.views import views
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from typing import Literal
 
     from remoterun.compare.numbers import Tolerance
@@ -36,53 +36,18 @@ if TYPE_CHECKING:
 _STEP: Final = "step"
 
 
-def compare(before: Run | None, after: Run, earlier: Iterable[Run] = ()) -> Difference:
-    """Tell what is different in a run.
-
-    Args:
-        before: the run to compare with; None to tell everything of `after` as new.
-        after: the run.
-        earlier: runs of the same playbook before `before`, the oldest first: they tell since when things are as they
-            are, and what was known last of targets that `before` says nothing of.
-    """
-    state = State()
-    for run in (*earlier, *([before] if before is not None else [])):
-        state = follow(state, run)
-    return difference(state, after)
-
-
-def follow(state: State, run: Run) -> State:
-    """Return what is known after one more run."""
-    now = Moment(run_id=run.run_id, at=run.started_at)
-    seen_by = views(run)
-    targets = dict(state.targets)
-    for target, view in seen_by.items():
-        targets[target] = _next(targets.get(target, TargetState()), view, now)
-    return State(last=now, asked=frozenset(seen_by), targets=targets)
-
-
-def _next(before: TargetState, view: View, now: Moment) -> TargetState:
-    seen = {payload: see(outcomes) for payload, outcomes in view.told.items()}
-    return TargetState(
-        name=view.name or before.name,
-        standing=advance(before.standing, view, seen, now)[0],
-        silence=silence(before.silence, view, now),
-        seen={**before.seen, **seen},
-    )
-
-
-def difference(state: State, run: Run, latest: State | None = None, tolerances: Sequence[Tolerance] = ()) -> Difference:
+def difference(state: State, run: Run, latest: State, tolerances: Sequence[Tolerance] = ()) -> Difference:
     """Tell what is different in a run from what was known after some earlier one.
 
     Args:
         state: what was known after the earlier run.
         run: the run.
-        latest: what was known right before the run, where others lie between the two: since when findings are there
-            and targets silent is told by all of them.
+        latest: what was known right before the run, since others may lie between the two: since when findings are
+            there and targets silent is told by all of them.
         tolerances: how far numbers may move, instead of what is their own.
     """
     now = Moment(run_id=run.run_id, at=run.started_at)
-    comparison = _Comparison(state, latest or state, now, tolerances)
+    comparison = _Comparison(state, latest, now, tolerances)
     seen_by = views(run)
     for view in seen_by.values():
         comparison.add(view)
@@ -110,7 +75,7 @@ class _Comparison:
     def add(self, view: View) -> None:
         before = self._state.targets.get(view.target)
         known = before or TargetState()
-        latest = known if self._latest is self._state else self._latest.targets.get(view.target, TargetState())
+        latest = self._latest.targets.get(view.target, TargetState())
         seen = {payload: see(outcomes) for payload, outcomes in view.told.items()}
         self._add_findings(known, latest, view, seen)
         self._add_target(before, latest, view)
@@ -143,8 +108,7 @@ class _Comparison:
 
     def _add_findings(self, before: TargetState, latest: TargetState, view: View, seen: Mapping[str, Seen]) -> None:
         standing, gone = advance(before.standing, view, seen, self._now)
-        # Where no run lies between, the two are one.
-        told_by = standing if latest is before else advance(latest.standing, view, seen, self._now)[0]
+        told_by, _ = advance(latest.standing, view, seen, self._now)
         since = {each.identity.key: each.since for each in told_by}
         known = {each.identity.key for each in before.standing}
         for each in standing:

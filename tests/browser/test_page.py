@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from selenium.webdriver.common.keys import Keys
 
-from remoterun.compare import compare, difference_document
+from remoterun.compare import difference_document
 from remoterun.errors import TargetError
 from remoterun.model import ErrorInfo, Finding, Json, Run, Severity, Status
 from remoterun.report import document
@@ -25,6 +25,7 @@ from tests.browser.chromium import LAPTOP, PHONE, Browser, Colours
 from tests.browser.conftest import Write
 from tests.browser.fleets import all_good, large, nights, nothing_reachable, run_at, with_findings
 from tests.support.audits import audited, nan, path_of, run
+from tests.support.compared import compare
 from tests.support.runs import CHECK_CKPT, checkpoint, mixed_run, runs
 
 HOSTILE = (

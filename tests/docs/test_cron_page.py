@@ -7,10 +7,10 @@ from dataclasses import replace
 
 from remoterun.audit.outcome import Audit
 from remoterun.audit.summary import paragraph
-from remoterun.compare import compare
 from tests.docs.generate import DOCS
 from tests.docs.pages import blocks_of
 from tests.support.audits import audited, nan, run
+from tests.support.compared import compare
 
 GUESTS = [f"kpro6/{number}" for number in range(200, 220)]
 

@@ -18,10 +18,11 @@ from remoterun.audit.notify import Delivery
 from remoterun.audit.outcome import Audit, Cut, exit_code
 from remoterun.audit.summary import paragraph, sentences
 from remoterun.audit.words import TEMPLATES
-from remoterun.compare import compare, difference_text
+from remoterun.compare import difference_text
 from remoterun.model import Finding, Outcome, Phase, Run, RunStatus, Severity, Status
 from remoterun.report.junit import junit
 from remoterun.report.table import table
+from tests.support.compared import compare
 from tests.support.project import strict_json
 from tests.support.runs import CHECK_CKPT, checkpoint, error, run_of, runs
 

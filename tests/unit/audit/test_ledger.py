@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from remoterun.audit.file import Alerts, EventKind
 from remoterun.audit.ledger import MOST_KNOWN, Event, Told, tell
-from remoterun.compare import compare
 from remoterun.errors import clean
 from remoterun.model import Finding, Outcome, Phase, Run, Severity, Status
+from tests.support.compared import compare
 from tests.support.runs import CHECK_CKPT, checkpoint, error, run_of, texts
 
 ALERTS = Alerts(to={})

@@ -21,18 +21,17 @@ from remoterun.compare import (
     State,
     TargetChange,
     TargetState,
-    compare,
     diff_schema,
     difference,
     difference_document,
     difference_text,
     fold,
-    follow,
 )
 from remoterun.compare.numbers import parse_tolerance
 from remoterun.model import Json, Outcome, Phase, Run, Severity, Status
 from tests.support import runs as samples
 from tests.support.audits import audited, nan, path_of, run, sequences, silent, summary
+from tests.support.compared import compare, follow
 from tests.support.project import strict_json
 
 A, B, C = "kpro6/200", "kpro6/201", "kpro7/300"
@@ -348,7 +347,7 @@ def test_tolerances_are_what_people_say(wanted: list[str], moved: list[str]) -> 
         return audited(A, [], records=tuple(records))
 
     state = follow(State(), run(0, seen(9, 2.0, 10**12, 40.0)))
-    found = difference(state, run(1, seen(1, 2.3, 10**12 + 9, 25.0)), tolerances=list(map(parse_tolerance, wanted)))
+    found = difference(state, run(1, seen(1, 2.3, 10**12 + 9, 25.0)), state, list(map(parse_tolerance, wanted)))
     assert sorted(each.number for each in found.changes if isinstance(each, NumberChange)) == moved
 
 
@@ -481,7 +480,7 @@ def test_every_finding_has_exactly_one_fate(days: list[Run]) -> None:
     for before, after in pairwise(days):
         state = follow(state, before)
         stood = {each.identity.key for target in state.targets.values() for each in target.standing}
-        now = difference(state, after)
+        now = difference(state, after, state)
         gone = [change.identity.key for change in now.changes if change.kind is Kind.FINDING_GONE]
         fates = [*gone, *(each.identity.key for each in (*now.persisting, *now.unknown))]
         assert len(fates) == len(set(fates))

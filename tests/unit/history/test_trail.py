@@ -21,7 +21,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
-from remoterun.compare import Difference, Kind, State, difference, difference_document, difference_text, follow
+from remoterun.compare import Difference, Kind, State, difference, difference_document, difference_text
 from remoterun.history import History, HistoryError, Journal
 from remoterun.history.database import _SCRIPTS
 from remoterun.history.document import history_schema, trails_document
@@ -32,6 +32,7 @@ from remoterun.report import table
 from remoterun.report.junit import junit
 from tests.support import audits
 from tests.support.audits import audited, keep, nan, run, silent
+from tests.support.compared import follow
 from tests.support.project import strict_json
 from tests.support.runs import HOSTILE
 
