@@ -30,8 +30,12 @@ _CONTAINERS = frozenset((Pairs, Call, list, tuple))
 # With more entries, it is no list of parts.
 _MOST_PARTS = 1_000
 
-_STEP = ("global_step", "global_steps", "step", "current_step", "train_step", "steps", "iteration", "iter", "it")
-_EPOCH = ("epoch", "current_epoch")
+_STEP = (
+    *("global_step", "global_steps", "step", "current_step", "cur_step", "train_step", "training_step", "step_count"),
+    *("completed_steps", "num_updates", "steps", "iteration", "iter", "iter_num", "current_iter", "cur_iter"),
+    *("global_iter", "it"),
+)
+_EPOCH = ("epoch", "current_epoch", "cur_epoch", "epochs_run")
 # Where trainers keep a count of their own: Lightning's loops, Composer's clock.
 _LIGHTNING = "epoch_loop.automatic_optimization.optim_progress"
 _LOOPS = (

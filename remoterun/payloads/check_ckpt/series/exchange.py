@@ -36,7 +36,9 @@ _FEWEST_ELEMENTS = 1024
 _FORMATS = ("float32", "bfloat16", "float16")
 
 
-class _Change(Record):
+class Change(Record):
+    """Hold a matrix as it was and as it is, its samples, and the correlation of these."""
+
     name: str
     before: Mark
     after: Mark
@@ -52,11 +54,11 @@ def exchanges(pair: Pair) -> Iterator[Found]:
 
 
 def _among(pair: Pair, halves: Tuple[Dict[Place, Mark], Dict[Place, Mark]]) -> Iterator[Found]:
-    changes = list(_changes(*halves))
+    changes = list(changes_of(*halves))
     moved = [each for each in changes if each.alike < (1 + _SAME) / 2]
     if len(moved) > _MOST:
         return
-    shapes: Dict[Shape, List[_Change]] = {}
+    shapes: Dict[Shape, List[Change]] = {}
     for each in changes:
         shapes.setdefault(each.after.shape, []).append(each)
     sources = {each.name: _source(each, shapes[each.after.shape]) for each in moved}
@@ -80,16 +82,17 @@ def _among(pair: Pair, halves: Tuple[Dict[Place, Mark], Dict[Place, Mark]]) -> I
         yield Found("CK089", text % (words, pair.older.name), {"tensors": names[:MOST_NAMED]}, severity)
 
 
-def _changes(before: Dict[Place, Mark], after: Dict[Place, Mark]) -> Iterator[_Change]:
+def changes_of(before: Dict[Place, Mark], after: Dict[Place, Mark]) -> Iterator[Change]:
+    """Yield the matrices of which there are samples of both times."""
     for place, mark in after.items():
         last = before.get(place)
         if last is not None and last.sample and mark.sample and last.shape == mark.shape:
             old, new = numbers_of(last.sample, last.dtype), numbers_of(mark.sample, mark.dtype)
             if old and new:
-                yield _Change(place[0], last, mark, old, new, likeness(old, new))
+                yield Change(place[0], last, mark, old, new, likeness(old, new))
 
 
-def _source(each: _Change, fitting: List[_Change]) -> Optional[_Change]:
+def _source(each: Change, fitting: List[Change]) -> Optional[Change]:
     """Return what it was before, in another place."""
     best, alike = None, _SAME
     for other in fitting:
@@ -99,7 +102,7 @@ def _source(each: _Change, fitting: List[_Change]) -> Optional[_Change]:
     return best if _CLOSER * (1 - alike) < 1 - each.alike else None
 
 
-def _is_displaced(each: _Change, sources: Dict[str, Optional[_Change]]) -> bool:
+def _is_displaced(each: Change, sources: Dict[str, Optional[Change]]) -> bool:
     """Tell whether no weight that is trained on is where it came from: older models may be kept beside, in a row."""
     source = sources[each.name]
     seen = {each.name}
@@ -111,7 +114,7 @@ def _is_displaced(each: _Change, sources: Dict[str, Optional[_Change]]) -> bool:
     return len(seen) > 1
 
 
-def _is_weight_of_same_norm(each: _Change) -> bool:
+def _is_weight_of_same_norm(each: Change) -> bool:
     before, after = each.before.squares or 0.0, each.after.squares or 0.0
     alike = before < after * _SAME_NORM**2 and after < before * _SAME_NORM**2
     return alike and each.after.role == MODEL

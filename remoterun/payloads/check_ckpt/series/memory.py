@@ -7,6 +7,7 @@ only if it was read whole and can't have changed unseen: not while it is written
 from __future__ import annotations
 
 import collections
+import functools
 import os
 from typing import TYPE_CHECKING, Any, Counter, Dict, List, Optional, Sequence, Tuple
 
@@ -18,7 +19,7 @@ from ..rules.rule import BAD, INFO, SUSPECT
 from .chain import Chains, Compared, Link
 from .naming import place_of
 from .profile import Card, Mark, Profile, card_of, marks_of
-from .store import Header, Identity, Store, identify, is_settled, key_of
+from .store import Header, Identity, Past, Store, identify, is_settled, key_of
 
 if TYPE_CHECKING:
     from ..find.unit import Unit
@@ -61,6 +62,7 @@ class Memory:
         """Look up all checkpoints of an audit; where only headers are wanted, what is known of values is welcome."""
         self._root = root
         self._store = store
+        self._past = Past(store)
         self._deep = deep
         self._known: Dict[str, Tuple[Files, str]] = {}
         self._waiting: Dict[str, Entry] = {}
@@ -100,6 +102,8 @@ class Memory:
             return None
         entry = Entry(unit, known.outcome, checked_at=known.checked_at, recalled=True)
         self._join(entry, key, known.card, None, known.compared)
+        if entry.link is not None and self._follows_itself(unit):
+            entry.link.compared = known.compared
         return entry
 
     def learn(self, report: Report, outcome: Outcome, files: Files, now: float) -> Entry:
@@ -112,18 +116,40 @@ class Memory:
         entry.lasting = (report.whole or report.shallow) and is_settled(files, now)
         key = key_of(report.unit.relative, files, deep=self._deep)
         self._join(entry, key, card, marks)
+        if entry.link is not None and self._follows_itself(report.unit):
+            entry.link.compared = entry.link.remembered = self._held_against_past(report.unit, entry.link)
         kept, store = self._keep(entry, key, marks), self._store
+        if kept and entry.link is not None and self._follows_itself(report.unit):
+            self._past.add(report.unit.path, key)
         if kept and entry.link is not None and len(self._waiting) >= _MOST_AT_HAND:
             entry.link.profile = Profile(entry.link.card, lambda: store.marks(key))
         return entry
 
     def samples(self, unit: Unit, tensors: Sequence[Tensor]) -> Dict[int, Tuple[int, int]]:
         """Return what is to be kept of tensors to know them again, if another checkpoint is held against this one."""
-        if self._sizes[place_of(unit.relative).series] < 2:
+        if self._sizes[place_of(unit.relative).series] < 2 and not self._follows_itself(unit):
             return {}
         from .exchange import samples
 
         return samples(tensors)
+
+    def _follows_itself(self, unit: Unit) -> bool:
+        """Tell whether each save of a checkpoint is in the place of the one before, as far as its name tells."""
+        place = place_of(unit.relative)
+        return place.order is None and self._sizes[place.series] == 1 and self._store.keeps
+
+    def _held_against_past(self, unit: Unit, link: Link) -> Optional[Compared]:
+        """Compare a checkpoint with what earlier audits saw in its place, of the same training."""
+        from .past import follows
+
+        olders = []
+        for key in self._past.of(unit.path):
+            known = _unpack(self._store.find(key)) if key != link.key else None
+            card = None if known is None else self._placed(unit, known.card)
+            if card is not None and card.order < link.card.order:
+                told = "%s at step %d" % (card.name, card.order)
+                olders.append(Link(key, Profile(card._replace(name=told), functools.partial(self._store.marks, key))))
+        return follows(olders, link)
 
     def follow(self, entry: Entry) -> List[Entry]:
         """Take the next checkpoint of the audit, and return those that can be reported now."""

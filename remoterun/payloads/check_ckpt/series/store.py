@@ -26,6 +26,8 @@ _HEAD = struct.Struct("<8sIIII")
 _MAX_PACKED = 8 << 20
 _MAX_TEXT = 32 << 20
 _AT_ONCE = 16384
+# Saves of a file that is overwritten: a training that was gone back with has a newer one that tells nothing.
+_MOST_PAST = 4
 # Two writes to a file within the resolution of its times look like one. Some file servers tell whole seconds.
 _RACY_NS = 3 * 10**9
 
@@ -85,6 +87,11 @@ class Store:
     def __init__(self, folder: Optional[str]) -> None:
         self._folder = folder
         self._wrote = False
+
+    @property
+    def keeps(self) -> bool:
+        """Tell whether anything can be kept."""
+        return self._folder is not None
 
     def find(self, key: str) -> Optional[Header]:
         """Return what was kept for a report; what is damaged is removed."""
@@ -159,6 +166,27 @@ class Store:
         finally:
             os.close(file)
         return value
+
+
+class Past:
+    """Know under which keys it was kept what stood at a path before: `last.ckpt` is written over and over."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def of(self, path: str) -> List[str]:
+        """Return the keys of what was seen at a path, the last one first."""
+        keys = (self._store.find(_path_key(path)) or {}).get("past")
+        return [key for key in keys if isinstance(key, str) and key.isalnum()] if isinstance(keys, list) else []
+
+    def add(self, path: str, key: str) -> None:
+        """Note what is at a path now."""
+        before = [each for each in self.of(path) if each != key]
+        self._store.keep(_path_key(path), {"past": [key, *before][:_MOST_PAST]}, [])
+
+
+def _path_key(path: str) -> str:
+    return key_of(path, (), deep=True)
 
 
 def _part(file: int, part: int) -> object:
