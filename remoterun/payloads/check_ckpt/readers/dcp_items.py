@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import collections
 import gc
 import itertools
 import zlib
-from typing import TYPE_CHECKING, Any, Dict, List, Optional, Tuple
+from typing import TYPE_CHECKING, Any, Counter, Dict, List, Optional, Tuple
 
 from ..dtypes import DTYPES
 from ..model import MASTER, MODEL, OPTIMIZER, Checkpoint, Found, Piece, Unchecked, clean_text, count_of, product
@@ -14,7 +15,7 @@ from ..pickles.nodes import Pairs, Persistent, string_items
 from ..pickles.training import learn
 from ..records import Record
 from ..rules.catalogue import severity
-from ..rules.rule import INFO, SUSPECT
+from ..rules.rule import BAD, INFO, SUSPECT
 from .absence import note_absence
 from .dcp_alike import Forms
 from .flattened import Leaves, slot
@@ -41,11 +42,12 @@ _PICKLED, _EACH = 512 << 10, 1 << 10
 _COLLECT_AFTER = 128 << 10
 # Of an object's plain values; those that tell of the training are few.
 _MOST_ENTRIES = 100
+# What is said of bytes that are no torch file, or not the whole of one.
+_UNREADABLE = ("CK020", "CK021", "CK025")
 
 
 class _Said(Record):
     found: Found
-    file: str
     items: List[str]
 
 
@@ -62,13 +64,17 @@ class Items:
         self._kept: List[Persistent] = []
         self._indices: Dict[int, int] = {}
         self._numbers: Dict[int, Number] = {}
-        self._said: Dict[Tuple[str, str, Optional[str]], _Said] = {}
+        # By file, then by what was said: the items of which it is true.
+        self._said: Dict[str, Dict[Tuple[str, str, Optional[str]], _Said]] = {}
+        self._items: Counter[str] = collections.Counter()
+        self._misplaced: Dict[str, List[str]] = {}
         self._transforms: Dict[str, int] = {}
         self._left = _PICKLED
         self._forms = Forms()
 
     def read(self, path: str, items: List[Item]) -> None:
         """Read the items of one file, which lie inside it."""
+        self._items[path] += len(items)
         ordered = sorted(items, key=lambda item: (item.offset, item.length))
         runs = [list(run) for _, run in itertools.groupby(ordered, lambda item: item.offset)]
         ends = [run[0].offset for run in runs[1:]]
@@ -104,11 +110,8 @@ class Items:
     def finish(self) -> None:
         """Report what was found in items, and learn what they tell of the training together."""
         checkpoint = self._checkpoint
-        for said in self._said.values():
-            more = "" if len(said.items) == 1 else " and %s more" % format(len(said.items) - 1, ",")
-            message = "%s%s: %s" % (said.items[0], more, said.found.message)
-            data = {"file": said.file, "items": said.items[:20], **(said.found.data or {})}
-            checkpoint.found.append(said.found._replace(message=message, data=data))
+        for path in self._items:
+            checkpoint.found += self._found(path, list(self._said.get(path, {}).values()))
         if self._transforms:
             count, kinds = sum(self._transforms.values()), ", ".join(sorted(self._transforms))
             checkpoint.unsupported = "%s compressed (%s): only what describes them was checked" % (
@@ -116,6 +119,23 @@ class Items:
                 kinds,
             )
         learn(checkpoint, self._leaves.root(), self._number, self._indices)
+
+    def _found(self, path: str, said: List[_Said]) -> List[Found]:
+        """Tell what is wrong with a file's items; once, where most of them are none: it is of another save."""
+        file, shown, misplaced = self._file(path), clean_text(path), self._misplaced.get(path, [])
+        unreadable = [each for each in said if each.found.rule in _UNREADABLE and severity(each.found) == BAD]
+        items = list(dict.fromkeys([*misplaced, *(item for each in unreadable for item in each.items)]))
+        message = "%s of %s not where .metadata says that they are, first: %s"
+        count = count_of(len(misplaced), "item")
+        if len(unreadable) > 1 and 2 * len(items) > self._items[path]:
+            message = "%s of %s can't be read where .metadata has them, first: %s"
+            count = "%s of %s" % (format(len(items), ","), count_of(self._items[path], "item"))
+            misplaced, said = items, [each for each in said if each not in unreadable]
+        told = [_told(file, each) for each in said]
+        if misplaced:
+            text = message % (count, shown, misplaced[0])
+            told.insert(0, Found("CK064", text, {"file": file, "items": misplaced[:20]}))
+        return told
 
     # --- reading -----------------------------------------------------------------------------------------------------
 
@@ -180,9 +200,7 @@ class Items:
                 lost.append(item)
         inner.unchecked = [each._replace(place="%d/%s" % (source.base, each.name)) for each in inner.unchecked]
         if lost:
-            message = "%s of %s not where .metadata says that they are, first: %s"
-            shown = count_of(len(lost), "item"), clean_text(run[0].path), clean_text(lost[0].name, 200)
-            self._checkpoint.add("CK064", message % shown, file=self._file(run[0].path))
+            self._misplaced.setdefault(run[0].path, []).extend(clean_text(item.name, 200) for item in lost)
             self._lose(lost, "it is not where it should be")
         self._absorb(inner, run[0], clean_text(run[0].path))
 
@@ -193,7 +211,8 @@ class Items:
         """Take over what was found in an item, but for what only its surroundings can tell."""
         for found in inner.found:
             key = found.rule, found.message, found.severity
-            self._said.setdefault(key, _Said(found, self._file(item.path), [])).items.append(shown)
+            said = self._said.setdefault(item.path, {})
+            said.setdefault(key, _Said(found, [])).items.append(shown)
         inner.found, inner.progress = [], []
         inner.parts.discard(MODEL)
         self._checkpoint.truncated = self._checkpoint.truncated or inner.truncated
@@ -291,6 +310,15 @@ def _thin_out(inner: Checkpoint, source: Source) -> None:
             kept.append(region)
     inner.regions = kept
     inner.tensors = [tensor._replace(region=moved[tensor.region]) for tensor in inner.tensors]
+
+
+def _told(file: str, said: _Said) -> Found:
+    """Name the items of which something is true."""
+    more = "" if len(said.items) == 1 else " and %s more" % format(len(said.items) - 1, ",")
+    message = "%s%s: %s" % (said.items[0], more, said.found.message)
+    return said.found._replace(
+        message=message, data={"file": file, "items": said.items[:20], **(said.found.data or {})}
+    )
 
 
 def _below(name: str, inner: str) -> str:

@@ -595,3 +595,19 @@ def test_a_fresh_folder_without_metadata_is_in_progress(tmp_path: Path, name: st
         file.touch()
     heard = audit(path)
     assert (heard.record["verdict"], heard.rules()) == ("in_progress", {"CK026"})
+
+
+def test_files_that_changed_places_are_told_once_each(tmp_path: Path) -> None:
+    folder = save(state(), tmp_path / "c", thread_count=2)
+    one, other = sorted(folder.glob("*.distcp"))
+    data = one.read_bytes(), other.read_bytes()
+    write(one, data[1])
+    write(other, data[0])
+    heard = audit(folder)
+    told = [
+        each for each in heard.findings if each["rule"] in ("CK064", "CK025", "CK020") and each["severity"] == "bad"
+    ]
+    assert len(told) == 2
+    for each, file in zip(told, (one, other), strict=True):
+        assert f"items of {file.name} can't be read where .metadata has them, first: " in each["message"]
+        assert each["data"]["file"] == str(file)
