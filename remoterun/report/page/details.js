@@ -31,8 +31,8 @@ function openCheckpoint(each) {
     findingList(each.findings, each.verdict === "ok" ? "Nothing was found." : ""),
     facts([
       ["Step", record.step], ["Epoch", record.epoch], ["Parameters", parameters(record.params)],
-      ["NaN in weights", countText(record.nan_weights)], ["Infinite weights", countText(record.inf_weights)],
-      ["NaN in optimizer", countText(record.nan_optimizer)], ["Infinite in optimizer", countText(record.inf_optimizer)],
+      ["NaN in weights", countText(record, "nan_weights")], ["Infinite weights", countText(record, "inf_weights")],
+      ["NaN in optimizer", countText(record, "nan_optimizer")], ["Infinite in optimizer", countText(record, "inf_optimizer")],
       ["Weight norm", number(record.weight_norm) === null ? null : measure(record.weight_norm)],
       ["Size", bytes(record.bytes)], ["Checked", bytes(record.bytes_checked)],
       ["Written", typeof record.mtime === "string" ? moment(record.mtime) : null],
@@ -42,12 +42,8 @@ function openCheckpoint(each) {
   ], [near(each.index - 1), near(each.index + 1)]);
 }
 
-const countText = (value) => (number(value) === null ? null : whole(value));
-
 function shareText(record) {
-  const [size, checked] = [number(record.bytes), number(record.bytes_checked)];
-  if (size === null || checked === null || checked >= size) return "";
-  return element("span", { class: "dim" }, `only ${bytes(checked)} of ${bytes(size)} checked`);
+  return partly(record) && element("span", { class: "dim" }, `only ${bytes(record.bytes_checked)} of ${bytes(record.bytes)} checked`);
 }
 
 function openRow(row) {
@@ -57,7 +53,7 @@ function openRow(row) {
   open(row.target, [row.name, row.step].filter(Boolean).join(" \u00b7 ") || "Target", [
     element("p", { class: "lead" }, badge(STATUSES, row.status), " ",
       element("span", { class: "dim" }, `ended in phase ${wordOf(outcome.phase)}`)),
-    isMap(outcome.error) && errorBox(outcome.error),
+    isMap(outcome.error) && errorBox(outcome),
     resumeList(row),
     row.checkpoints.length > 0 && tallyLine(row),
     row.checkpoints.length > 1 && element("p", null, button("quiet", "Over the steps", () => { panel.close(); showSeries(row); })),
@@ -83,10 +79,11 @@ function leftOut(outcome) {
   return count && element("p", { class: "note" }, `${plural(count, "record")} of this target ${count === 1 ? "was" : "were"} too much for a page; remoterun show has all.`);
 }
 
-function errorBox(error) {
+function errorBox(outcome) {
+  const { error } = outcome;
   const limit = map(error.limit);
   return element("div", { class: "box tone-bad" },
-    element("p", null, element("code", null, line(error.code, 60)), " ", text(error.message)),
+    element("p", null, element("code", null, line(error.code, 60)), " ", messageOf(outcome)),
     error.hint && element("p", null, text(error.hint)),
     limit.key && element("p", { class: "dim" }, `Limit ${line(limit.name, 40)}, ${seconds(limit.value_s)}: `, element("code", null, line(limit.key, 200)), limit.set_by && ` (${limit.set_by === "default" ? "" : "set by "}${line(limit.set_by, 300)})`));
 }

@@ -57,9 +57,15 @@ function resumesOf(summary) {
   return each.map((one) => ({ name: line(one.resume_from, 300), folder: each === trainings ? line(one.folder, 300) : "" }));
 }
 
+// What stands in front of a message is the target or its host, which a row has already.
+function messageOf(outcome) {
+  const target = text(outcome.target);
+  const places = [`${target}: `, `${target.split("/")[0]}: `];
+  return places.reduce((said, place) => (said.startsWith(place) ? said.slice(place.length) : said), text(map(outcome.error).message));
+}
+
 function errorText(outcome) {
-  const error = map(outcome.error);
-  return [line(error.code, 60), line(error.message)].filter(Boolean).join(": ");
+  return [line(map(outcome.error).code, 60), line(messageOf(outcome))].filter(Boolean).join(": ");
 }
 
 // Give each checkpoint the findings about it, by the file they name, else by its name.

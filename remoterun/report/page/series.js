@@ -42,7 +42,8 @@ function chartsOf(row) {
 
 function sum(point, ...names) {
   const values = names.map((name) => number(point.each.record[name]));
-  return values.every((value) => value === null) ? null : values.reduce((total, value) => total + Math.max(value ?? 0, 0), 0);
+  const total = values.reduce((all, value) => all + Math.max(value ?? 0, 0), 0);
+  return values.every((value) => value === null) || (total === 0 && partly(point.each.record)) ? null : total;
 }
 
 function apart({ each, before }, name) {

@@ -3,7 +3,7 @@
 const AT_ONCE = 100;
 
 const mark = (value) => (value === null || value === undefined ? "\u2013" : value);
-const amount = (name) => ({ value: (each) => number(each.record[name]), show: (each) => (number(each.record[name]) === null ? "\u2013" : whole(each.record[name])), right: true });
+const amount = (name) => ({ value: (each) => number(each.record[name]), show: (each) => countText(each.record, name) ?? "\u2013", right: true });
 
 const VIEWS = {
   findings: {

@@ -32,6 +32,9 @@ const BYTES = [[" B", 1], [" kB", 1e3], [" MB", 1e6], [" GB", 1e9], [" TB", 1e12
 const COUNTS = [["", 1], ["k", 1e4], ["M", 1e6]];
 const SHORT = [["", 1], ["k", 1e3], ["M", 1e6], ["G", 1e9], ["T", 1e12]];
 
+// A zero that was counted in a part alone is none that can be relied on.
+const partly = (record) => number(record.bytes_checked) !== null && record.bytes_checked < number(record.bytes);
+const countText = (record, name) => (number(record[name]) === null ? null : whole(record[name]) + (record[name] === 0 && partly(record) ? "?" : ""));
 const bytes = (value) => (number(value) === null ? "" : scaled(value, BYTES));
 const parameters = (value) => (number(value) === null ? "" : scaled(value, COUNTS));
 
