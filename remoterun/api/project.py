@@ -199,6 +199,8 @@ class Project:
             for target in self.select(choice)
             for limits, set_by in (_limits_of(target, choice),)
         ]
+        # `lease: none` is for runs that are begun: of one that may be at work there, nobody would be asked for it.
+        jobs = [replace(job, limits=replace(job.limits, lease=job.limits.lease or Limits().lease)) for job in jobs]
         return replace(self._plan("attached", None, jobs, choice), run_id=run_id)
 
     def plan_work(self, name: str, work: Work, choice: Choice) -> Plan:

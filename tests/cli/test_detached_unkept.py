@@ -14,7 +14,8 @@ from tests.support.project import Project
 INVENTORY = f"""\
 defaults: {{python: {sys.executable}}}
 hosts:
-  one: {{transport: local}}
+  one:
+    transport: local
 """
 # It goes on for as long as there is a file that says so.
 SLOW = """\
@@ -27,9 +28,10 @@ def run(ctx):
 """
 
 
-def test_the_commands_that_are_told_find_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("limits", ["", "{lease: none}"], ids=["as ever", "without a lease"])
+def test_the_commands_that_are_told_find_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limits: str) -> None:
     project = Project(folder=tmp_path)
-    (tmp_path / "inventory.yaml").write_text(INVENTORY, "utf-8")
+    (tmp_path / "inventory.yaml").write_text(f"{INVENTORY}    limits: {limits}\n" if limits else INVENTORY, "utf-8")
     going = tmp_path / "going"
     going.touch()
     params = {"file": {"type": "path", "default": str(going), "help": "It goes on for as long as this is there."}}
@@ -45,3 +47,11 @@ def test_the_commands_that_are_told_find_the_run(tmp_path: Path, monkeypatch: py
     assert (fetched.status, fetched.outcome("one")["status"]) == (3, "running"), fetched
     ended = project.run(*cancel, "--output", "json")
     assert (ended.status, ended.outcome("one")["status"]) == (0, "cancelled"), ended
+
+
+def test_a_run_that_is_nowhere_is_not_at_work(tmp_path: Path) -> None:
+    project = Project(folder=tmp_path)
+    (tmp_path / "inventory.yaml").write_text(f"{INVENTORY}    limits: {{lease: none}}\n", "utf-8")
+    result = project.run("attach", "20261129T221500Z-1f0c9a3e", "--on", "one", "--output", "json")
+    outcome = result.outcome("one")
+    assert (result.status, outcome["status"], outcome["error"]["code"]) == (3, "lost", "lease_expired")
