@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -87,10 +88,12 @@ def _no_option(words: Sequence[str], option: str, context: Any) -> Problem:
 
 
 def _value(words: Sequence[str], option: str) -> str | None:
+    """Return what an option was given, as a shell takes it."""
     for number, word in enumerate(words):
         name, _, value = word.partition("=")
         if name == option:
-            return value or next(iter(words[number + 1 : number + 2]), None)
+            value = value or next(iter(words[number + 1 : number + 2]), "")
+            return shlex.quote(value) if value else None
     return None
 
 
@@ -105,7 +108,7 @@ def _one_too_many(words: Sequence[str], message: str, context: Any) -> str:
         return f"{message}; {_help(context)}"
     if words[0] == "play" and first in _playable():
         return f"{show(first)} is a word too many; the playbook comes first: `remoterun play {first} --on {words[1]}`"
-    return f"{show(first)} is a word too many; each target has an --on of its own: `--on {first}`"
+    return f"{show(first)} is a word too many; each target has an --on of its own: `--on {shlex.quote(first)}`"
 
 
 def _no_command(words: Sequence[str], message: str, context: Any) -> Problem:

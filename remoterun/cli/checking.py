@@ -103,14 +103,16 @@ class Checking:
     def _plan(self, playbook: Playbook) -> None:
         """Plan a playbook, or look at its parts where it can't be planned for what is wrong elsewhere."""
         known = self._gaps is not None and not self._gaps.of_targets
-        if known and self._has_payloads(playbook):
+        if known and self._can_be_planned(playbook):
             with self._noting():
                 self.project.plan_play(playbook, Choice())
         else:
             self._parts(playbook, ())
 
-    def _has_payloads(self, playbook: Playbook) -> bool:
+    def _can_be_planned(self, playbook: Playbook) -> bool:
+        """Tell whether there are its payloads and targets, without which a plan says no more than that."""
         try:
+            self.project.select(Choice(), playbook.targets)
             return all(self.project.catalog.find(step.payload) for step in playbook.steps)
         except ConfigError:
             return False

@@ -103,8 +103,14 @@ def test_an_option_that_is_mistyped_is_told_so_alone(project: Project, words: tu
         ("play hello --target here", "No such option: --target (did you mean --on here?)"),
         ("play hello -t here", "No such option: -t (did you mean --on here?)"),
         ("play hello --name=me", "No such option: --name (did you mean --set name=me?)"),
+        ("play hello --name=a;b", "No such option: --name (did you mean --set name='a;b'?)"),
         ("play hello --name", "No such option: --name (did you mean --set name=VALUE?)"),
         ("play hello --timeout 5m", "No such option: --timeout (did you mean --limit run=5m?)"),
+        (
+            "play hello --limit rn=5m",
+            "--limit: there is no limit 'rn'; there are connect, enter, upload, idle, stall, run, lease, total "
+            "(did you mean run?)",
+        ),
         ("play hello --json", "No such option: --json (did you mean --output json?)"),
         ("play hello --targets-at-once x", "Invalid value for '--targets-at-once': 'x' is not a whole number."),
         ("exec --host here -- uname", "No such option: --host (did you mean --on here?)"),
@@ -322,6 +328,16 @@ steps:
 """
 
 
+def test_inventory_check_looks_at_parameters_where_no_target_is_found(project: Project) -> None:
+    (project.folder / "playbooks").mkdir()
+    playbook = "{targets: nowhere, steps: [{payload: hello, params: {name: 3}}]}"
+    (project.folder / "playbooks/nightly.yaml").write_text(playbook)
+    result = project.run("inventory", "check")
+    assert result.status == 2
+    assert "targets: 'nowhere' matches no target" in result.stderr
+    assert "steps.0.params.name: expected a string, got int 3" in result.stderr
+
+
 def test_inventory_check_tells_in_one_round_what_does_not_hang_on_other_mistakes(project: Project) -> None:
     folder = project.folder
     (folder / "playbooks").mkdir()
@@ -344,6 +360,7 @@ def test_inventory_check_tells_in_one_round_what_does_not_hang_on_other_mistakes
     ]
     # The variables of a target that is whole are known, whatever is wrong with others.
     assert "the target here has no variable 'chekpoints'" in str(told["check-ckpt.params.root"])
+    assert "or say --set root=VALUE" in str(told["check-ckpt.params.root"])
 
 
 @pytest.mark.parametrize(
