@@ -262,7 +262,7 @@ def resolve_params(step: Step, target: Target, *, playbook: str) -> dict[str, Js
         else:
             message = (
                 f"the target {target.id} has no variable {show(value.var)}, which the playbook {playbook} uses for "
-                f"{name}: set it under vars, or give the reference a default"
+                f"{name}: set it under vars, give the reference a default, or say --set {name}=VALUE"
             )
             place = f"{step.payload}.params.{name}"
             problems.append(Problem(path=place, message=message, nearest=nearest(value.var, target.vars)))

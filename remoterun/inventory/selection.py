@@ -75,8 +75,9 @@ class Index:
             return Problem(message=f"{show(pattern)} matches no target: {_NONE}")
         if pattern in self.hosts or pattern in self.groups:
             return Problem(message=f"{show(pattern)} has no targets of its own")
-        if "," in pattern:
-            return Problem(message=f"{show(pattern)} matches no target: patterns stand one by one, not between commas")
+        if "," in pattern or " " in pattern.strip():
+            how = "patterns stand one by one, not between commas or blanks"
+            return Problem(message=f"{show(pattern)} matches no target: {how}")
         if "/" in pattern and (id_ := self.targets.get(pattern.rpartition("/")[2])):
             return Problem(message=f"{show(pattern)} matches no target", nearest=(id_,))
         known = chain(self.targets, self.hosts, self.groups, (f"{_TAG}{tag}" for tag in self.tags))

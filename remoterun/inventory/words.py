@@ -62,8 +62,9 @@ ENV_NAME: Final = Word(
 )
 ADDRESS: Final = Word(
     what="an address",
-    pattern=r"[A-Za-z0-9_:][A-Za-z0-9_.:%-]{0,254}",
-    rule="write a host name, an IPv4 or an IPv6 address, without spaces, brackets or a leading '-'",
+    # With one colon it is a name and a port: IPv6 has two at least.
+    pattern=r"(?![^:]*:[^:]*$)[A-Za-z0-9_:][A-Za-z0-9_.:%-]{0,254}",
+    rule="write a host name, an IPv4 or an IPv6 address, without a port, spaces, brackets or a leading '-'",
 )
 # ssh_config may put the user's name on a command line (%r in ProxyCommand), so no shell character is let in.
 LOGIN_USER: Final = Word(

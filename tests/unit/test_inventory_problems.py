@@ -187,6 +187,7 @@ def test_references_are_judged_once_the_rest_is_right(file: Path) -> None:
         ("{address: 10.1}", "h.address", "must be text, not 10.1: put it in quotes"),
         ("{address: -oProxyCommand=x}", "h.address", "not an address"),
         ("{address: 'a b'}", "h.address", "not an address"),
+        ("{address: '10.1.2.6:2222'}", "h.address", "without a port"),
         ('{address: "a\\nb"}', "h.address", "not an address"),
         ("{address: }", "h.address", "has no value"),
         ("{user: yes}", None, ""),

@@ -259,8 +259,9 @@ def test_what_is_nearly_a_target_is_offered(inventory: Inventory, text: str, nea
     assert problem.nearest[0] == nearest
 
 
-def test_commas_are_told_as_what_they_are(inventory: Inventory) -> None:
-    (problem,) = refused(inventory, "kpro6/200,kpro6/201")
+@pytest.mark.parametrize("joined", [",", " ", ", "])
+def test_commas_and_blanks_are_told_as_what_they_are(inventory: Inventory, joined: str) -> None:
+    (problem,) = refused(inventory, f"kpro6/200{joined}kpro6/201")
     assert "one by one" in problem.message
     assert problem.nearest == ()
 
