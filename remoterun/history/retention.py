@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 KEEP: Final = timedelta(days=90)
 """How long runs are kept when nobody says anything else."""
+_PAGES_AT_ONCE: Final = 1000
 
 
 def before(age: timedelta) -> str:
@@ -33,7 +34,7 @@ def forget(database: sqlite3.Connection, folder: Path, moment: str) -> int:
         database.executemany("DELETE FROM runs WHERE number = ?", ended)
         database.execute("DELETE FROM packs WHERE sha256 NOT IN (SELECT sha256 FROM packs_of_runs)")
         _sweep(database)
-        database.execute("PRAGMA incremental_vacuum").fetchall()
+        _shrink(database)
     return len(ended)
 
 
@@ -50,3 +51,17 @@ def _sweep(database: sqlite3.Connection) -> None:
     database.execute("DELETE FROM wordings WHERE NOT EXISTS (SELECT 1 FROM standing WHERE wording = wordings.number)")
     database.execute("DELETE FROM spells WHERE NOT EXISTS (SELECT 1 FROM wordings WHERE spell = spells.number)")
     database.execute("DELETE FROM targets WHERE NOT EXISTS (SELECT 1 FROM entries WHERE target = targets.number)")
+
+
+def _shrink(database: sqlite3.Connection) -> None:
+    """Give room that nothing needs any more back to the disk, a little at a time: other runs are written meanwhile."""
+    free, before = _free_pages(database), 0
+    while free and free != before:
+        # As a script, or only one page is given back: of other statements, Python takes one step.
+        database.executescript(f"PRAGMA incremental_vacuum({_PAGES_AT_ONCE})")
+        free, before = _free_pages(database), free
+
+
+def _free_pages(database: sqlite3.Connection) -> int:
+    (count,) = database.execute("PRAGMA freelist_count").fetchone()
+    return int(count)
