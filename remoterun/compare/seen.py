@@ -113,7 +113,7 @@ def _checkpoint(record: Mapping[str, Json]) -> Checkpoint:
     return Checkpoint(
         name=name if isinstance(name, str) else "",
         path=path if isinstance(path, str) else "",
-        step=step if isinstance(step, int) else None,
+        step=step if isinstance(step, int) and not isinstance(step, bool) else None,
         verdict=verdict if isinstance(verdict, str) else "",
         checked=_share(record.get("bytes_checked"), record.get("bytes")),
     )

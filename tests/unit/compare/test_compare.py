@@ -455,6 +455,15 @@ def test_the_document_follows_its_schema() -> None:
     assert {"finding_new", "finding_gone", "target_unreachable", "checkpoint_new", "fact_changed"} <= kinds
 
 
+@pytest.mark.parametrize("step", [True, False, 1.5, "3", None])
+def test_a_step_that_is_no_whole_number_is_none(step: Json) -> None:
+    odd = audited(A, [4])
+    odd = replace(odd, records=({**odd.records[0], "step": step}, *odd.records[1:]))
+    document: dict[str, Any] = difference_document(compare(run(0, audited(A, [])), run(1, odd)))
+    VALIDATOR.validate(document)
+    assert [change["step"] for change in document["changes"] if change["kind"] == "checkpoint_new"] == [None]
+
+
 @settings(max_examples=30)
 @given(samples.runs(), samples.runs())
 def test_any_runs_can_be_compared_and_told(one: Run, other: Run) -> None:
