@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import math
 import re
-from typing import TYPE_CHECKING, Iterator, List, Set, Tuple
+from typing import TYPE_CHECKING, Iterator, List, Optional, Set, Tuple
 
-from ..model import OPTIMIZER, FlawedError, Found, Progress, clean_text, count_of
+from ..find.names import step_in_name
+from ..model import EMA, OPTIMIZER, FlawedError, Found, Progress, clean_text, count_of
 from ..patterns import pattern
+from ..pickles.layout import role_of
 from ..records import Record
 from ..rules.rule import INFO, SUSPECT
 from ..scan.spans import claim as claim_bytes
 from . import families
 from .folder import Claim
 from .hf_adapter import ADAPTER, CONFIG, adapters, read_adapter
-from .hf_weights import CONFIGS, find_weights, preferred, read_configs, read_weights, weights_of
+from .hf_weights import CONFIGS, MODULES, find_weights, modules_of, preferred, read_configs, read_weights, weights_of
 from .members import Members, gaps, matching
 from .small_json import read_json
 
@@ -41,6 +43,7 @@ _ALONG = (
 _HEAD = 1 << 16
 # Folders in which sharded training keeps a part: DeepSpeed's, and those of torch.distributed.checkpoint.
 _INNER = pattern(r"global_step\d{1,15}|(?:pytorch_model|optimizer)(?:_fsdp)?(?:_\d{1,4})?")
+_WEIGHTS = ("hf_model", "hf_adapter")
 
 
 class _Inner(Record):
@@ -51,9 +54,10 @@ class _Inner(Record):
     files: Tuple[str, ...]
 
     @property
-    def is_optimizer(self) -> bool:
-        """Tell whether it holds the optimizer's state alone."""
-        return self.name.startswith("optimizer")
+    def role(self) -> Optional[str]:
+        """Return the role of what it holds beside the model, None of the model's weights."""
+        role = role_of(self.name)
+        return role if role in (OPTIMIZER, EMA) else None
 
 
 def claim(listing: Listing) -> List[Claim]:
@@ -61,13 +65,14 @@ def claim(listing: Listing) -> List[Claim]:
     names = set(listing.files)
     if not _is_trainer(names) and not _is_accelerate(names):
         return []
-    files = {name for each in _chosen(weights_of(listing)) for name in each.all_files}
+    sets = _chosen(weights_of(listing))
+    files = {name for each in sets for name in each.all_files}
     files.update(match.group() for match in matching(_OPTIMIZER, names))
-    files.update("%s/%s" % (inner.name, file) for inner in _inner(listing) for file in inner.files)
+    files.update("%s/%s" % (inner.name, file) for inner in _inner(listing, sets) for file in inner.files)
     if not files:
         return []
     files.update(match.group() for _, pattern in _ALONG for match in matching(pattern, names))
-    files.update(names.intersection((_STATE, CONFIG, *CONFIGS)))
+    files.update(names.intersection((_STATE, CONFIG, MODULES, *CONFIGS)))
     return [Claim("", tuple(sorted(files)))]
 
 
@@ -87,13 +92,18 @@ def _chosen(sets: List[Weights]) -> List[Weights]:
     return [*preferred(models), *adapters(sets)]
 
 
-def _inner(listing: Listing) -> Iterator[_Inner]:
+def _inner(listing: Listing, sets: List[Weights]) -> Iterator[_Inner]:
+    """Yield the folders that hold a part: where no weights lie beside accelerate's state, those of each model."""
+    apart = not sets and not _is_trainer(set(listing.files))
+    modules = modules_of(listing)
     for name, folder in sorted(listing.folders.items()):
-        if _INNER.fullmatch(name):
+        usual = _INNER.fullmatch(name) is not None
+        if usual or name in modules or (apart and step_in_name(name) is None):
             for module in families.that_may_claim([*folder.files, *folder.folders]):
                 claims = [each for each in families.family(module).claim(folder) if not each.name]
                 if claims:
-                    yield _Inner(name, module, claims[0].files)
+                    if usual or module in _WEIGHTS:
+                        yield _Inner(name, module, claims[0].files)
                     break
 
 
@@ -111,14 +121,14 @@ def read(folder: Folder) -> Checkpoint:
         read_adapter(members)
     for match in sorted(matching(_OPTIMIZER, names), key=_text):
         members.take(match.group(), OPTIMIZER, role=OPTIMIZER)
-    inner = list(_inner(folder.listing()))
+    inner = list(_inner(folder.listing(), sets))
     for each in inner:
         _read_inner(members, each, copied=bool(sets))
     for part, wanted in _ALONG:
         for match in sorted(matching(wanted, names), key=_text):
             members.take_aside(match.group(), part)
     read_configs(members)
-    _judge_presence(members, names, weights=bool(sets) or any(not each.is_optimizer for each in inner))
+    _judge_presence(members, names, weights=bool(sets) or any(each.role is None for each in inner))
     return members.checkpoint
 
 
@@ -161,10 +171,10 @@ def _read_large_state(members: Members, found: Found) -> None:
 
 
 def _read_inner(members: Members, inner: _Inner, *, copied: bool) -> None:
-    role = OPTIMIZER if inner.is_optimizer else None
     read_it = families.family(inner.family).read
-    held = members.take_folder(inner.name, read_it, role=role)
-    if copied:
+    prefix = inner.name + "." if inner.family in _WEIGHTS else ""
+    held = members.take_folder(inner.name, read_it, role=inner.role, prefix=prefix)
+    if copied and not prefix:
         # DeepSpeed keeps the weights beside those that are saved for loading.
         members.checkpoint.copied += claim_bytes(held.tensors).params
 

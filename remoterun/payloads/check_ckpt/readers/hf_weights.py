@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING, Any, Dict, List, Optional, Set, Tuple
 
 from ..model import MODEL, OTHER, FlawedError, Found, clean_text, count_of
+from ..patterns import pattern
 from ..records import Record
 from ..rules.rule import INFO, SUSPECT
 from ..source import NotRegularError
@@ -17,15 +18,21 @@ if TYPE_CHECKING:
     from .folder import Listing
     from .members import Members
 
-_STEM = r"(?:model|pytorch_model|diffusion_pytorch_model|adapter_model|pytorch_model_fsdp)(?:_\d{1,4})?(?:\.\w{1,16})?"
+_STEM = (
+    r"(?:model|pytorch_model|diffusion_pytorch_model|adapter_model|pytorch_lora_weights|pytorch_model_fsdp)"
+    r"(?:_\d{1,4})?(?:\.\w{1,16})?"
+)
 _SINGLE = r"(%s)\.(safetensors|bin)" % _STEM
 _SHARD = r"(.+?)-(\d{1,6})-of-(\d{1,6})(\.\w{1,16})?\.(safetensors|bin)"
 _INDEX = r"(.+)\.(safetensors|bin)\.index((?:\.\w{1,16})?)\.json"
+_MODULE = pattern(r"\d{1,3}_\w{1,40}")
 # What one finding lists.
 _MOST_NAMES = 20
 # What describes a model beside its weights. Without the first, they are not loaded.
 _CONFIG = "config.json"
 CONFIGS = frozenset((_CONFIG, "generation_config.json", "tokenizer_config.json"))
+# What names the folders of a model's further layers.
+MODULES = "modules.json"
 _COPY = "Copy this file from another checkpoint of the same model: no weights are in it."
 
 
@@ -74,6 +81,14 @@ def find_weights(folder: Folder) -> List[Weights]:
         if key not in single:
             sets[key] = sets.get(key, Weights(*key, files))._replace(index_file=match.group())
     return list(sets.values())
+
+
+def modules_of(listing: Listing) -> List[str]:
+    """Return the folders in which a model of sentence-transformers keeps the weights of its later layers."""
+    if MODULES not in listing.files:
+        return []
+    folders = listing.folders.items()
+    return sorted(name for name, inner in folders if _MODULE.fullmatch(name) and any(weights_of(inner)))
 
 
 def preferred(sets: List[Weights]) -> List[Weights]:

@@ -82,10 +82,14 @@ class Members:
         del self.checkpoint.progress[told:], self.checkpoint.optimizers[optimizers:]
         return member
 
-    def take_folder(self, name: str, read: Callable[[Folder], Checkpoint], *, role: Optional[str] = None) -> Checkpoint:
-        """Read a checkpoint that lies in one of the folders and is a part of this one."""
+    def take_folder(
+        self, name: str, read: Callable[[Folder], Checkpoint], *, role: Optional[str] = None, prefix: str = ""
+    ) -> Checkpoint:
+        """Read a checkpoint that lies in one of the folders and is a part of this one; `prefix` tells its names."""
         inner = read(self.folder.inner(name))
         checkpoint = self.checkpoint
+        if prefix:
+            inner.tensors = [tensor._replace(name=prefix + tensor.name) for tensor in inner.tensors]
         if role is not None:
             inner.tensors = [_as(tensor, role) for tensor in inner.tensors]
             inner.parts.discard(MODEL)

@@ -1,0 +1,149 @@
+"""Checkpoints whose weights lie in folders inside: those of diffusers' scripts, and models of sentence-transformers."""
+
+from __future__ import annotations
+
+import shutil
+from typing import TYPE_CHECKING
+
+import pytest
+import torch
+
+from tests.unit.payloads.check_ckpt.layouts import (
+    accelerate,
+    adapter,
+    save_json,
+    save_safetensors,
+    settle_all,
+    trainer,
+    weights,
+)
+from tests.unit.payloads.check_ckpt.support import audit
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.unit.payloads.check_ckpt.layouts import State
+    from tests.unit.payloads.check_ckpt.support import Heard
+
+pytestmark = pytest.mark.torch
+
+PARAMS = sum(tensor.numel() for tensor in weights().values())
+DENSE: State = {"linear.weight": torch.randn(8, 16), "linear.bias": torch.randn(8)}
+
+
+def model(folder: Path, *, seed: int = 0) -> Path:
+    """Lay out one of the models of a pipeline."""
+    save_safetensors(weights(seed), folder / "diffusion_pytorch_model.safetensors")
+    return save_json({"_class_name": "UNet2DConditionModel"}, folder / "config.json")
+
+
+def diffusers(folder: Path, *, seed: int = 0) -> Path:
+    """Lay out what the training scripts of diffusers save: accelerate's state, and each model in a folder."""
+    accelerate(folder, ranks=1, seed=seed)
+    (folder / "model.safetensors").unlink()
+    model(folder / "unet", seed=seed)
+    model(folder / "unet_ema", seed=seed)
+    return settle_all(folder)
+
+
+def sentences(folder: Path) -> Path:
+    """Put a pooling and a dense layer beside a transformer, as sentence-transformers does."""
+    save_json([{"idx": 0, "path": ""}, {"idx": 2, "path": "2_Dense"}], folder / "modules.json")
+    save_json({"word_embedding_dimension": 16}, folder / "1_Pooling" / "config.json")
+    save_safetensors(DENSE, folder / "2_Dense" / "model.safetensors")
+    save_json({"in_features": 16, "out_features": 8}, folder / "2_Dense" / "config.json")
+    return settle_all(folder)
+
+
+def spoil(path: Path) -> None:
+    """Put a NaN where the last tensor of a file ends."""
+    data = bytearray(path.read_bytes())
+    data[-4:] = b"\0\0\xc0\x7f"
+    path.write_bytes(data)
+    settle_all(path.parent)
+
+
+def verdicts(heard: Heard) -> dict[str, str]:
+    """Return the verdict of each checkpoint by its name."""
+    return {record["name"]: record["verdict"] for record in heard.records}
+
+
+def test_models_in_folders_are_the_weights_of_accelerates_state(tmp_path: Path) -> None:
+    for step in (500, 1000):
+        diffusers(tmp_path / f"checkpoint-{step}", seed=step)
+    heard = audit(tmp_path)
+    assert heard.rules(above_info=True) == set(), heard.findings
+    assert verdicts(heard) == {"checkpoint-1000": "ok", "checkpoint-500": "ok"}
+    assert {record["params"] for record in heard.records} == {PARAMS}, "averaged ones do not count"
+    assert all(record["bytes_checked"] == record["bytes"] for record in heard.records)
+    assert heard.summary["resume_from"] == "checkpoint-1000"
+
+
+@pytest.mark.parametrize("part", ["unet", "unet_ema"])
+def test_nan_in_a_folder_inside_is_the_checkpoints(tmp_path: Path, part: str) -> None:
+    for step in (500, 1000):
+        diffusers(tmp_path / f"checkpoint-{step}", seed=step)
+    spoil(tmp_path / "checkpoint-1000" / part / "diffusion_pytorch_model.safetensors")
+    heard = audit(tmp_path)
+    assert verdicts(heard) == {"checkpoint-1000": "bad", "checkpoint-500": "ok"}
+    found = heard.of("CK001")
+    assert found["data"]["tensor"].startswith(f"{part}.")
+    assert ("averaged" in found["message"]) == (part == "unet_ema")
+    assert heard.summary["resume_from"] == "checkpoint-500"
+
+
+def test_averaged_weights_alone_are_no_weights(tmp_path: Path) -> None:
+    shutil.rmtree(diffusers(tmp_path) / "unet")
+    heard = audit(tmp_path)
+    assert heard.record["verdict"] == "bad"
+    assert heard.rules(above_info=True) == {"CK060"}
+
+
+def test_what_lies_in_a_folder_beside_weights_is_another_checkpoint(tmp_path: Path) -> None:
+    accelerate(tmp_path / "run")
+    model(tmp_path / "run" / "exported")
+    settle_all(tmp_path)
+    assert verdicts(audit(tmp_path)) == {"run": "ok", "exported": "ok"}
+
+
+def test_steps_in_the_folder_of_a_state_are_checkpoints_of_their_own(tmp_path: Path) -> None:
+    diffusers(tmp_path)
+    model(tmp_path / "checkpoint-500")
+    settle_all(tmp_path)
+    assert verdicts(audit(tmp_path)) == {tmp_path.name: "ok", "checkpoint-500": "ok"}
+
+
+def test_an_adapter_of_a_diffusion_model(tmp_path: Path) -> None:
+    accelerate(tmp_path, ranks=1)
+    (tmp_path / "model.safetensors").rename(tmp_path / "pytorch_lora_weights.safetensors")
+    settle_all(tmp_path)
+    heard = audit(tmp_path)
+    assert (heard.record["verdict"], heard.record["params"]) == ("ok", PARAMS), heard.findings
+
+
+def test_adapters_in_folders_are_weights_too(tmp_path: Path) -> None:
+    accelerate(tmp_path, ranks=1)
+    (tmp_path / "model.safetensors").unlink()
+    adapter(tmp_path / "transformer")
+    settle_all(tmp_path)
+    heard = audit(tmp_path)
+    assert (heard.record["verdict"], heard.record["params"]) == ("ok", 256), heard.findings
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_further_layers_of_a_sentence_transformer_are_parts_of_it(tmp_path: Path, *, training: bool) -> None:
+    folder = tmp_path / "checkpoint-10"
+    if training:
+        trainer(folder, 10)
+    else:
+        save_safetensors(weights(), folder / "model.safetensors")
+        save_json({"model_type": "bert"}, folder / "config.json")
+    sentences(folder)
+    heard = audit(tmp_path)
+    assert verdicts(heard) == {"checkpoint-10": "ok"}, heard.findings
+    assert heard.record["params"] == PARAMS + sum(tensor.numel() for tensor in DENSE.values())
+    spoil(folder / "2_Dense" / "model.safetensors")
+    heard = audit(tmp_path)
+    assert verdicts(heard) == {"checkpoint-10": "bad"}
+    assert heard.of("CK001")["data"]["tensor"].startswith("2_Dense.linear.")
+    assert heard.summary["resume_from"] is None
