@@ -146,13 +146,8 @@ class Leg:
         if data is not None:
             return data
         if not wanted["inline"]:
-            self._say(NEED, {"sha256": sha})
-        packed = self._inbox.wait_message(PACK)
-        try:
-            unpacker = zlib.decompressobj()
-            data = unpacker.decompress(packed, size + 1)
-        except zlib.error:
-            data = b""
+            self._say(NEED, {"sha256": sha, "packing": "bz2" if _has_bz2() else "zlib"})
+        data = _unpacked(self._inbox.wait_message(PACK), size + 1)
         if len(data) != size or sha256(data).hexdigest() != sha:
             self._refuse("upload_damaged", "the code for %s arrived damaged" % sha[:12])
             return None
@@ -259,6 +254,27 @@ def _lives_on(child: int, other: int) -> bool:
             return False
         time.sleep(0.01)
     return True
+
+
+def _has_bz2() -> bool:
+    """Tell whether this Python was built with bz2."""
+    try:
+        import _bz2  # noqa: F401
+    except ImportError:
+        return False
+    return True
+
+
+def _unpacked(packed: bytes, most: int) -> bytes:
+    """Return what was compressed, so many bytes of it at most; none where it is damaged."""
+    try:
+        if packed.startswith(b"BZh"):
+            from _bz2 import BZ2Decompressor
+
+            return BZ2Decompressor().decompress(packed, most)
+        return zlib.decompressobj().decompress(packed, most)
+    except (zlib.error, ImportError, OSError, EOFError):
+        return b""
 
 
 def _reap(child: int, patience_s: float) -> bool:

@@ -294,7 +294,7 @@ class Conversation:
             self._move(Phase.UPLOAD, "upload", self._job.limits.upload)
         elif kind == wire.NEED and self.phase is Phase.UPLOAD and not self._code_sent:
             self._code_sent = True
-            self._do(self._write(self._request.code))
+            self._do(self._write(partial(self._request.code, body)))
         elif kind in (wire.STARTED, wire.ATTACHED) and self.phase is Phase.UPLOAD:
             self._begin(body)
         elif kind == wire.RESULT:

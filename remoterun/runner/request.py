@@ -11,6 +11,7 @@ import zipfile
 import zlib
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from importlib import import_module
 from os import urandom
 from typing import TYPE_CHECKING, Final
 
@@ -76,14 +77,18 @@ class Attach:
 class Packed:
     """Compress a pack when it is first sent: most targets have the larger ones, and it takes a while."""
 
-    _done: dict[str, bytes] = field(default_factory=dict)
+    _done: dict[tuple[str, bool], bytes] = field(default_factory=dict)
     _modules: dict[str, dict[str, tuple[bool, str, int, int]]] = field(default_factory=dict)
 
-    def get(self, pack: Pack) -> bytes:
-        """Return the pack zlib-compressed."""
-        if pack.sha256 not in self._done:
-            self._done[pack.sha256] = zlib.compress(pack.data, 9)
-        return self._done[pack.sha256]
+    def get(self, pack: Pack, *, bz2: bool = False) -> bytes:
+        """Return the pack compressed by zlib, or, if it may be and can be, by bz2, which makes a fifth less of code."""
+        key = pack.sha256, bz2
+        if key not in self._done:
+            compress = zlib.compress
+            with suppress(ImportError):
+                compress = import_module("bz2").compress if bz2 else compress
+            self._done[key] = compress(pack.data, 9)
+        return self._done[key]
 
     def modules(self, pack: Pack) -> dict[str, tuple[bool, str, int, int]]:
         """Return where the modules stand in a pack, in the form that `remote.importer` takes."""
@@ -142,10 +147,13 @@ class Request:
         place = (host.address, str(host.port), host.key, target.guest or "", target.user or "")
         return key_for("\0".join(("code", *place)))
 
-    def code(self) -> bytes:
-        """Return the frames that carry the code, none of it where a target asks for what there is not."""
-        work = self._job.work
-        code = self._packed.get(work.pack) if isinstance(work, PayloadWork) else b""
+    def code(self, need: bytes = b"") -> bytes:
+        """Return the frames that carry the code, none of it where a target asks for what there is not.
+
+        `need` is what a target said when it asked: that it has bz2, which not every Python was built with.
+        """
+        work, bz2 = self._job.work, b'"bz2"' in need
+        code = self._packed.get(work.pack, bz2=bz2) if isinstance(work, PayloadWork) else b""
         return b"".join(self._encoder.frames(PACK, code))
 
     def frame(self, kind: int) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import marshal
 import os
 import pwd
@@ -18,7 +19,8 @@ import pytest
 
 from remoterun.catalog import Catalog
 from remoterun.model import CacheWork, ExecWork, Outcome, Pack, PayloadWork, Status
-from tests.support.here import ENDS, SUPPORTED, packed, payload, play
+from remoterun.remote.wire import NEED, RESULT
+from tests.support.here import ENDS, SUPPORTED, leg, packed, payload, play
 from tests.support.lab.pythons import pythons
 from tests.support.programs import lacking
 
@@ -102,6 +104,26 @@ def test_a_pack_is_kept_and_used_again(home: Home) -> None:
     before = home.files()
     assert home.play(work).records == ({"ran": "first"},)
     assert home.files() == before
+
+
+@oldest_and_newest
+@pytest.mark.parametrize("packing", ["bz2", "zlib"])
+def test_a_python_is_sent_what_it_can_unpack(python: str, packing: str, tmp_path: Path) -> None:
+    """Pythons that somebody has built often lack bz2."""
+    script = "import _bz2; print(_bz2.__file__)"
+    library = subprocess.run([pythons()[python], "-c", script], capture_output=True, text=True, check=True).stdout
+    hidden = f'mount --bind /dev/null "{library.strip()}"' if packing == "zlib" else "true"
+    home = _make_home(tmp_path, python, hidden)
+    work = _big()
+    with leg(work, home.wrapper, use_cache=True) as asked:
+        asked.write(asked.opening)
+        need = asked.read_until(NEED)
+        assert json.loads(need) == {"sha256": work.pack.sha256, "packing": packing}
+        code = asked.request.code(need)
+        assert (b"BZh9" in code) is (packing == "bz2")
+        asked.write(code)
+        assert json.loads(asked.read_until(RESULT))["exit_status"] == 0
+    assert (home.packs / work.pack.sha256).read_bytes() == work.pack.data
 
 
 def test_a_small_pack_is_not_worth_keeping(home: Home) -> None:

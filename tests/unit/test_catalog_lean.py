@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import ast
+import bz2
 import io
 import tokenize
 import typing
 import zipfile
-import zlib
 from pathlib import Path
 
 import pytest
@@ -223,5 +223,5 @@ def test_only_built_in_payloads_travel_lean(tmp_path: Path) -> None:
 
 
 def test_what_a_cold_target_is_sent_is_small() -> None:
-    """The promise is 150 KB; who comes near it is to look for what can go first."""
-    assert len(zlib.compress(Catalog.load(None).find("check-ckpt").pack().data, 9)) <= 150_000
+    """The promise is 150 KB; where a Python lacks bz2 it is a quarter more."""
+    assert len(bz2.compress(Catalog.load(None).find("check-ckpt").pack().data, 9)) <= 130_000
