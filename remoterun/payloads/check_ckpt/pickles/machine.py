@@ -40,7 +40,11 @@ _LONGEST = 9
 _LARGE = 1024
 # These call what they are given.
 _CALLING = ("torch._tensor._rebuild_from_type_v2", "torch._tensor._rebuild_from_type")
-_SPECIAL = frozenset(("getattr", "OrderedDict", "_load_from_bytes", "_rebuild_from_type_v2", "_rebuild_from_type"))
+# These make types such as int | None and Optional[int], and iterators over lists, or call what they are given.
+_EITHER = ("reduce", "getitem", "iter")
+_SPECIAL = frozenset(
+    ("getattr", "OrderedDict", "_load_from_bytes", "_rebuild_from_type_v2", "_rebuild_from_type", *_EITHER)
+)
 
 
 class Machine:
@@ -247,8 +251,10 @@ class Machine:
             # Protocols below 4 name a nested class by looking it up in the outer one.
             self.find(args[0].module, "%s.%s" % (args[0].name, args[1]))
             return True
-        if path in _CALLING and args and isinstance(args[0], Global):
+        if (path in _CALLING or func.name == "reduce") and args and isinstance(args[0], Global):
             self._use(args[0], "called")
+        if func.name in _EITHER and not _makes_data(func.name, args):
+            self._use(func, "called indirectly")
         if path == "collections.OrderedDict":
             self._use(func, "called")
             self.push(_ordered(args), 120)
@@ -302,6 +308,19 @@ class Machine:
 
 def _names_inner(args: Tuple[Any, ...]) -> bool:
     return len(args) == 2 and isinstance(args[0], Global) and isinstance(args[1], str)
+
+
+def _makes_data(name: str, args: Tuple[Any, ...]) -> bool:
+    """Tell whether one of these functions does no more than types and iterators ask of it.
+
+    What else they return, or call, could be anything: reduce(getattr, ...) and getitem reach every function there is.
+    """
+    first = args[0] if args else None
+    if name == "iter":
+        return len(args) == 1
+    if name == "getitem":
+        return isinstance(first, Global)
+    return isinstance(first, Global) and first.path in ("operator.or_", "_operator.or_")
 
 
 def _ordered(args: Tuple[Any, ...]) -> Pairs:

@@ -55,25 +55,27 @@ _PLAIN = _paths(
 )
 _TORCH_MODULES = _listed("torch torch.cuda torch.sparse torch.cuda.sparse")
 
-# Functions, and classes written small, that make nothing but data.
+# Functions, and classes written small, that make nothing but data. int | None and Optional[int] are made by reduce (of
+# what that calls, note is taken), or_ and getitem.
 _HARMLESS = _paths(
     """
     builtins frozenset list dict tuple int float bool str bytes slice range object type getattr
-    builtins xrange long unicode
+    builtins xrange long unicode iter reduce
     collections defaultdict deque
     datetime datetime date time timedelta timezone
-    functools partial
+    functools partial reduce
+    _functools reduce
     itertools count cycle repeat chain islice product
     array array _array_reconstructor
-    operator itemgetter attrgetter methodcaller
-    _operator itemgetter attrgetter methodcaller
+    operator itemgetter attrgetter methodcaller getitem or_
+    _operator itemgetter attrgetter methodcaller getitem or_
     copyreg _reconstructor __newobj__ __newobj_ex__
     copy_reg _reconstructor __newobj__ __newobj_ex__
     re _compile
     logging getLogger Logger
     time struct_time
     zoneinfo ZoneInfo._unpickle
-    types SimpleNamespace
+    types SimpleNamespace GenericAlias
     os _Environ stat_result
     platform uname_result
     torch layout strided memory_format

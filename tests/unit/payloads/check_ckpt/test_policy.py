@@ -2,11 +2,25 @@
 
 from __future__ import annotations
 
+import collections
+import functools
+import logging
+import operator
+import os
+import shutil
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated, Literal
+
 import pytest
+import torch
 from torch._weights_only_unpickler import _get_allowed_globals
 
 from remoterun.payloads.check_ckpt.pickles.nodes import Global
 from remoterun.payloads.check_ckpt.pickles.policy import classify, judge
+from tests.unit.payloads.check_ckpt.support import audit, save
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 pytestmark = pytest.mark.torch
 
@@ -76,6 +90,10 @@ def test_what_torch_loads_safely_needs_no_word() -> None:
         ("uuid", "UUID"),
         ("itertools", "count"),
         ("torch.storage", "_load_from_bytes"),
+        ("types", "GenericAlias"),
+        ("_operator", "getitem"),
+        ("_functools", "reduce"),
+        ("__builtin__", "iter"),
     ],
 )
 def test_honest_globals_are_no_more_than_information(module: str, name: str) -> None:
@@ -134,6 +152,60 @@ def test_risky_functions_may_be_referred_to_and_not_called(module: str, name: st
 def test_functions_that_no_checkpoint_needs_are_suspect(module: str, name: str) -> None:
     assert "CK100" in rules((module, name, "called"))
     assert "CK101" not in rules((module, name, "called"))
+
+
+TYPES = (int | None, Annotated[int | str, "x"], list[int], tuple[int, ...], Literal["a"], Callable[[int], str])
+
+
+@pytest.mark.parametrize("protocol", [2, 4])
+def test_types_of_annotations_are_data(tmp_path: Path, protocol: int) -> None:
+    """Modules of torch_geometric have them, and so has what keeps a signature or the fields of a dataclass."""
+    save({"model": {"w": torch.randn(4, 4)}, "types": TYPES}, tmp_path / "c.pt", pickle_protocol=protocol)
+    heard = audit(tmp_path)
+    assert (heard.record["verdict"], heard.rules()) == ("ok", {"CK120"}), heard.findings
+
+
+class Built:
+    """Be what calling a function returns, once it is loaded."""
+
+    def __init__(self, function: object, *args: object) -> None:
+        self.call = function, args
+
+    def __reduce__(self) -> tuple[object, tuple[object, ...]]:
+        return self.call
+
+
+@pytest.mark.parametrize(
+    ("function", "rule"), [(shutil.rmtree, "CK101"), (os.system, "CK101"), (functools.partial(print), "CK100")]
+)
+def test_what_reduce_calls_is_called(tmp_path: Path, function: object, rule: str) -> None:
+    save(
+        {"model": {"w": torch.randn(4, 4)}, "x": Built(functools.reduce, function, ("/nowhere", "r"))},
+        tmp_path / "c.pt",
+    )
+    assert rule in audit(tmp_path).rules()
+
+
+_ATTRIBUTES = Built(functools.reduce, getattr, [logging.getLogger, "__globals__"])
+_EVAL = Built(operator.getitem, Built(operator.getitem, _ATTRIBUTES, "__builtins__"), "eval")
+_BODY = Built(functools.partial, _EVAL, "1 + 1")
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        _ATTRIBUTES,
+        Built(list, Built(iter, _BODY, 2)),
+        Built(operator.getitem, Built(collections.defaultdict, _BODY), "key"),
+        Built(functools.reduce, _BODY, []),
+    ],
+    ids=["attributes", "iterator", "missing key", "reduce"],
+)
+@pytest.mark.parametrize("protocol", [2, 4])
+def test_what_makes_types_may_reach_every_function(tmp_path: Path, value: object, protocol: int) -> None:
+    """None of these names a function that runs code, and the first three run any."""
+    save({"model": {"w": torch.randn(4, 4)}, "x": value}, tmp_path / "c.pt", pickle_protocol=protocol)
+    assert "CK100" in audit(tmp_path).rules(above_info=True)
 
 
 def test_calling_what_a_call_returned_is_suspect() -> None:
