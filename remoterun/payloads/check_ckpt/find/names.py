@@ -21,8 +21,12 @@ _COMPANION = pattern(
     r"|trainer_state|tokenizer\w*|args|config|loss_history|lr_annealing\w*)\.(?:pt|pth|bin|ckpt|pkl)",
     re.IGNORECASE,
 )
-# What keeps how far training was, where no tensor is in it.
-COUNTERS = pattern(r"(?:trainer|state|meta|progress)[_-]?\d*\.(?:pt|pth|bin|ckpt)", re.IGNORECASE)
+# What keeps how far training was and other small things, where no tensor is in it.
+COUNTERS = pattern(
+    r"(?:(?:trainer|state|meta|progress|criterion|step_scheduler)[_-]?\d*|(?:train_)?dataloader\w*|\w+_optim_group)"
+    r"\.(?:pt|pth|bin|ckpt)",
+    re.IGNORECASE,
+)
 # Texts among the files of SpeechBrain.
 TEXTS = pattern(r"(?:brain|counter|dataloader-.*)\.ckpt", re.DOTALL)
 # What else may hold weights, by its extension.

@@ -29,6 +29,9 @@ _PROGRAMS = {
     ".data/extern_modules": "an archive of torch.package",
     "model.weights.h5": "a Keras model",
 }
+# What torch ends each of its archives with, also where what was to be saved could not be pickled.
+_SAVED = ("byteorder", ".data/serialization_id")
+_SAVE_AGAIN = "Go back to the checkpoint before, and look in the log for what torch.save could not pickle."
 # What these names promise can't be anything else.
 _PROMISING = (".pt", ".pth", ".safetensors")
 
@@ -155,6 +158,9 @@ def _other_zip(source: Source) -> Loaded:
             return loaded
     if any(entry.name.endswith(".npy") for entry in entries) and not _promises(source):
         checkpoint.unsupported = "it holds numpy arrays, which can't be audited yet"
+    elif not below.isdisjoint(_SAVED):
+        message = "torch.save failed before it had written anything: it has no data.pkl"
+        checkpoint.add("CK020", message, next_step=_SAVE_AGAIN)
     else:
         checkpoint.add("CK024", "it is a zip archive, but not one that torch wrote: it has no data.pkl")
     return bare(source, checkpoint)

@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch.package.package_exporter import PackageExporter
 
-from tests.unit.payloads.check_ckpt.support import audit, save, stored_zip, training_state, write
+from tests.unit.payloads.check_ckpt.support import audit, save, settle, stored_zip, training_state, write
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -64,6 +64,30 @@ def test_it_is_told_what_a_file_is(tmp_path: Path, name: str) -> None:
     assert record["params"] is None
     assert record["bytes_checked"] == 0
     assert heard.summary["resume_from"] is None
+
+
+def test_a_save_that_failed_is_told(tmp_path: Path) -> None:
+    """torch leaves an archive without a pickle where something could not be pickled."""
+    with pytest.raises(AttributeError, match="pickle"):
+        torch.save(training_state(schedule=lambda step: step), tmp_path / "c.pt")
+    settle(tmp_path / "c.pt")
+    heard = audit(tmp_path)
+    assert (heard.record["verdict"], heard.rules()) == ("bad", {"CK020"})
+    assert "torch.save failed" in heard.of("CK020")["message"]
+    assert "could not pickle" in heard.of("CK020")["next_step"]
+
+
+@pytest.mark.parametrize(
+    "path", ["step_scheduler.pt", "criterion.pt", "dataloader/dataloader_dp_rank_0.pt", "train_dataloader_dprank000.pt"]
+)
+def test_small_things_without_tensors_go_with_checkpoints(tmp_path: Path, path: str) -> None:
+    save(training_state(), tmp_path / "step_10" / "model" / "c.pt")
+    save({"step": 10}, tmp_path / "step_10" / path)
+    heard = audit(tmp_path)
+    assert (heard.record["verdict"], heard.rules(above_info=True)) == ("ok", set())
+    assert len(heard.summary["companions"]) == 1
+    save({"model": {"w": torch.full((2, 2), float("nan"))}}, tmp_path / "step_10" / path)
+    assert [record["verdict"] for record in audit(tmp_path).records].count("bad") == 1, "with tensors, it is one"
 
 
 @pytest.mark.parametrize("cut", [False, True])
