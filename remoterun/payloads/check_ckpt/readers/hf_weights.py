@@ -24,7 +24,8 @@ _STEM = (
 )
 _SINGLE = r"(%s)\.(safetensors|bin)" % _STEM
 _SHARD = r"(.+?)-(\d{1,6})-of-(\d{1,6})(\.\w{1,16})?\.(safetensors|bin)"
-_INDEX = r"(.+)\.(safetensors|bin)\.index((?:\.\w{1,16})?)\.json"
+# That of an optimizer, as ColossalAI writes it, names no tensors.
+_INDEX = r"(?!.*optim)(.+)\.(safetensors|bin)\.index((?:\.\w{1,16})?)\.json"
 _MODULE = pattern(r"\d{1,3}_\w{1,40}")
 # What one finding lists.
 _MOST_NAMES = 20

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import struct
 from typing import TYPE_CHECKING, Any, Dict, List, Optional, Tuple
 
 from ..dtypes import safetensors_dtype
 from ..model import (
     MODEL,
+    OPTIMIZER,
     UNKNOWN_FORMAT,
     Checkpoint,
     FlawedError,
@@ -62,8 +65,12 @@ def read_safetensors(source: Source) -> Checkpoint:
     checkpoint.add("CK028", "safetensors files hold no checksums, so damaged bytes can't be told from good ones")
     _check_places(entries, source.size - start, checkpoint)
     checkpoint.decoded = True
+    # LeRobot and MLX keep the optimizer's state so, by names of their own.
+    role = OPTIMIZER if re.match(r"optim(?:izer)?(?:[._]|$)", os.path.basename(source.path)) else MODEL
+    if role == OPTIMIZER:
+        checkpoint.parts.add(role)
     for entry in entries:
-        _place(entry, start, source.base, checkpoint)
+        _place(entry, start, source.base, role, checkpoint)
     return checkpoint
 
 
@@ -172,7 +179,7 @@ def _check_places(entries: List[_Entry], room: int, checkpoint: Checkpoint) -> N
         checkpoint.add("CK025", "%s after the last tensor belong to none" % count_of(room - reached, "byte"))
 
 
-def _place(entry: _Entry, start: int, base: int, checkpoint: Checkpoint) -> None:
+def _place(entry: _Entry, start: int, base: int, role: str, checkpoint: Checkpoint) -> None:
     size = entry.end - entry.begin
     dtype = safetensors_dtype(entry.code)
     if start + entry.end > checkpoint.size:
@@ -183,7 +190,8 @@ def _place(entry: _Entry, start: int, base: int, checkpoint: Checkpoint) -> None
         return
     checkpoint.regions.append(Region(0, base + start + entry.begin, size, entry.name))
     region = len(checkpoint.regions) - 1
-    checkpoint.tensors.append(Tensor(entry.name, MODEL, dtype, entry.shape, row_major(entry.shape), region, 0))
+    key = re.split(r"[./]", entry.name)[-1] if role == OPTIMIZER else ""
+    checkpoint.tensors.append(Tensor(entry.name, role, dtype, entry.shape, row_major(entry.shape), region, 0, key))
 
 
 def _read_metadata(header: Any, checkpoint: Checkpoint, *, whole: bool) -> None:

@@ -11,13 +11,14 @@ import torch
 from tests.unit.payloads.check_ckpt.layouts import (
     accelerate,
     adapter,
+    index,
     save_json,
     save_safetensors,
     settle_all,
     trainer,
     weights,
 )
-from tests.unit.payloads.check_ckpt.support import audit
+from tests.unit.payloads.check_ckpt.support import audit, save
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -147,3 +148,38 @@ def test_further_layers_of_a_sentence_transformer_are_parts_of_it(tmp_path: Path
     assert verdicts(heard) == {"checkpoint-10": "bad"}
     assert heard.of("CK001")["data"]["tensor"].startswith("2_Dense.linear.")
     assert heard.summary["resume_from"] is None
+
+
+def test_an_optimizer_kept_as_safetensors_is_no_model(tmp_path: Path) -> None:
+    """LeRobot keeps the weights and the optimizer in two folders of a step."""
+    step = tmp_path / "checkpoints" / "000300"
+    save_safetensors(weights(), step / "pretrained_model" / "model.safetensors")
+    save_json({"type": "act"}, step / "pretrained_model" / "config.json")
+    moments = {f"state/{number}/exp_avg": torch.randn(4, 4) for number in range(3)}
+    moments["state/1/exp_avg"][0, 0] = torch.nan
+    save_safetensors(moments, step / "training_state" / "optimizer_state.safetensors")
+    save_safetensors(weights(), tmp_path / "optimized" / "optimized_model.safetensors")
+    heard = audit(settle_all(tmp_path))
+    found = heard.of("CK003")
+    assert (found["data"]["tensor"], found["data"]["state"]) == ("state/1/exp_avg", "exp_avg")
+    assert "CK001" not in heard.rules()
+    record = next(each for each in heard.records if each["path"].endswith("optimizer_state.safetensors"))
+    assert (record["params"], record["nan_optimizer"], record["step"]) == (0, 1, 300)
+    assert heard.summary["resume_from"] != record["name"]
+    assert [each["params"] for each in heard.records].count(PARAMS) == 2
+
+
+def test_the_index_of_an_optimizer_names_no_tensors(tmp_path: Path) -> None:
+    """ColossalAI writes one, of the numbers of parameters."""
+    for number in (0, 1):
+        save({number: {"exp_avg": torch.randn(4, 4)}}, tmp_path / f"pytorch_optim-{number + 1:05d}.bin")
+    index(
+        tmp_path,
+        {"0": "pytorch_optim-00001.bin", "1": "pytorch_optim-00002.bin"},
+        1,
+        stem="pytorch_optim",
+        extension="bin",
+    )
+    heard = audit(settle_all(tmp_path))
+    assert heard.rules(above_info=True) == set(), heard.findings
+    assert len(heard.records) == 2
