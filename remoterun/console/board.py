@@ -21,6 +21,7 @@ from remoterun.report.text import (
     Span,
     cells,
     clip,
+    clip_start,
     human_bytes,
     human_count,
     number,
@@ -212,7 +213,10 @@ def _pack(words: Sequence[str], width: int, limit: int) -> tuple[list[str], int]
 
 def _job_line(job: _Job, now: float, width: int, label: int, *, unicode: bool) -> Line:
     phase = job.phase.value if job.phase else ""
-    head = [Span(pad(clip(job.label(width), label), label), "bold"), Span(f"  {phase:<7}  ", "hint")]
+    whole = job.label(width)
+    # Guests of one host differ at the end of their ids.
+    name = whole if cells(whole) <= label else clip_start(job.target, label)
+    head = [Span(pad(name, label), "bold"), Span(f"  {phase:<7}  ", "hint")]
     if job.meter is None:
         records = [Span(f"  {plural(job.records, 'record')}")] if job.records else []
         return [*head, Span(clock(now - job.since), "dim"), *records]

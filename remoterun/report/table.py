@@ -46,6 +46,8 @@ if TYPE_CHECKING:
     from remoterun.model import Json
 
 _PHASES: Final = ("queued", "connect", "enter", "upload", "run", "total")
+# Up to so many targets, those that are well are told as fully as others.
+_MANY: Final = 20
 _WITH_PAYLOAD: Final = frozenset({Phase.RUN, Phase.COLLECT})
 
 
@@ -75,10 +77,22 @@ def _fill(page: Page, run: Run, verbose: int) -> None:
         if not outcome.error or _has_body(outcome, verbose)
     ]
     grid = rows.checkpoint_grid([survey for _, survey in telling])
+    brief = _told_in_brief(telling) if not verbose else frozenset()
+    alone = False
     for index, (outcome, survey) in enumerate(telling):
-        if index and (_has_body(outcome, verbose) or _has_body(telling[index - 1][0], verbose)):
+        stands_out = index not in brief and _has_body(outcome, verbose)
+        if index and (stands_out or alone):
             page.gap()
-        _section(page, outcome, survey, heads, grid, verbose=verbose)
+        alone = stands_out
+        if index in brief:
+            _head(page, outcome, heads, survey)
+            _summaries(page, outcome, survey, verbose=verbose)
+        else:
+            _section(page, outcome, survey, heads, grid, verbose=verbose)
+    if brief:
+        page.gap()
+        said = f"the checkpoints of {plural(len(brief), 'target')} without findings are left out; -v shows them"
+        page.line(Span(said, "dim"), hang=2)
     _errors(page, bare, heads)
     page.gap()
     page.line(*_totals(run), hang=2)
@@ -126,6 +140,17 @@ def _message(outcome: Outcome) -> str:
 
 def _cause(error: ErrorInfo, outcome: Outcome) -> list[Span]:
     return [Span(error.code, "bold"), Span(f" ({outcome.phase.value})")]
+
+
+def _told_in_brief(telling: Sequence[tuple[Outcome, rows.Survey]]) -> frozenset[int]:
+    """Choose the outcomes whose checkpoints are not told one by one: where there are many, those that are well."""
+    if len(telling) <= _MANY:
+        return frozenset()
+    return frozenset(
+        index
+        for index, (outcome, survey) in enumerate(telling)
+        if outcome.status is Status.OK and survey.checkpoints and not (outcome.findings or survey.others)
+    )
 
 
 # --- the head of a target -------------------------------------------------------------------------
@@ -257,6 +282,10 @@ def _records(page: Page, outcome: Outcome, survey: rows.Survey, grid: rows.Grid,
     rest = [finding for group in findings.values() for finding in group]
     finding_lines(page, rest, with_subject=True, verbose=verbose)
     rows.sums_lines(page, survey)
+    _summaries(page, outcome, survey, verbose=verbose)
+
+
+def _summaries(page: Page, outcome: Outcome, survey: rows.Survey, *, verbose: int) -> None:
     for record in _first(survey.summaries, outcome, rows.is_summary):
         rows.summary_line(page, record, verbose=verbose)
 

@@ -83,6 +83,11 @@ def clip(text: str, width: int, mark: str = "...") -> str:
     return _split_at(text, width - len(mark))[0] + mark
 
 
+def clip_start(text: str, width: int) -> str:
+    """Shorten a clean text in the same way at its beginning: for names that differ at their end."""
+    return clip(text[::-1], width)[::-1]
+
+
 def _split_at(text: str, width: int) -> tuple[str, str]:
     """Split a text so that the first part fills at most `width` cells."""
     used = 0

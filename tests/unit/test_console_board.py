@@ -170,3 +170,13 @@ def test_a_friendly_name_is_shown_where_there_is_room() -> None:
     board.begin(replace(plan, jobs=(replace(job, target=replace(job.target, name="train")),)), 0.0)
     assert drawn(board, 0.0, width=80)[0] == "queued  kpro6/200"
     assert drawn(board, 0.0, width=120)[0] == "queued  kpro6/200 train"
+
+
+def test_guests_of_a_host_with_a_long_name_can_be_told_apart() -> None:
+    names = [f"pve-node-07.cluster.example.org/{number}" for number in (200, 201)]
+    board = Board()
+    board.begin(plan_of(*names), 0.0)
+    for name in names:
+        board.moved(moved(name, Phase.RUN), 0.0)
+    lines = drawn(board, 0.0, width=80)
+    assert [line.split()[0] for line in lines[:2]] == ["...cluster.example.org/200", "...cluster.example.org/201"]

@@ -118,6 +118,20 @@ def test_columns_line_up_over_all_targets_where_the_width_allows() -> None:
     assert len({line.index("opt_nan=") for line in rows}) == 1
 
 
+def test_of_many_targets_those_that_are_well_are_told_in_brief() -> None:
+    summary: dict[str, Json] = {"kind": "summary", "resume_from": "step_2000"}
+    well = [ok(f"kpro6/{number}", checkpoint(2000), checkpoint(1000), summary) for number in range(200, 220)]
+    assert len(lines_of(*well)) == 20 * 4 + 19 + 2
+    finding = Finding(rule="CK001", severity=Severity.BAD, subject="step_1", message="NaN")
+    bad = replace(ok("kpro7/100", checkpoint(1, verdict="bad")), status=Status.FINDINGS, findings=(finding,))
+    lines = lines_of(*well, bad)
+    assert [line.split()[0] for line in lines[:4]] == ["kpro6/200", "resume", "kpro6/201", "resume"]
+    at = lines.index("")
+    assert (at, lines[at + 1].split()[0], lines[at + 2].split()[0]) == (40, "kpro7/100", "step_1:")
+    assert "the checkpoints of 20 targets without findings are left out; -v shows them" in lines
+    assert sum("step=" in line for line in lines_of(*well, bad, verbose=1)) == 41
+
+
 def test_a_row_too_long_for_the_width_is_broken_at_blanks() -> None:
     lines = lines_of(ok("kpro6/200", checkpoint(2000, name="an-uncommonly-long-name-" * 2)), width=60)
     assert all(len(line) <= 60 for line in lines)
