@@ -122,7 +122,7 @@ def new(
 @app.command()
 @taking(Flags)
 def gc(*, flags: Flags) -> int:
-    """Empty the targets' caches of payload code."""
+    """Empty what remoterun keeps on targets: code of payloads, and what check-ckpt remembers of checkpoints."""
     plan = Project.load(flags.project).plan_work("payload gc", CacheWork(), flags.choice())
     return show_plan(plan, flags.output) if flags.dry_run else perform(plan, flags.showing())[1]
 
