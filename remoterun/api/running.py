@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, TypedDict
 from remoterun.api.blocking import wait_for
 from remoterun.api.carry import carry_out
 from remoterun.api.project import Choice, Project
-from remoterun.errors import ConfigError, Problem
+from remoterun.errors import ConfigError, Problem, nearest, show
 from remoterun.events import OutcomeReady
 from remoterun.model import ExecWork, RuleChanges, ScriptWork
 from remoterun.model.limits import read_limits
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Mapping, Sequence
+    from collections.abc import Generator, Iterator, Mapping, Sequence
     from types import TracebackType
     from typing import Self, Unpack
 
@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 class Options(TypedDict, total=False):
     """Say where something runs, and how: every key may be left out.
 
-    - `on`, `without`, `only`: selection patterns as ``--on`` takes them: union, minus, intersection.
+    - `on`, `without`, `only`: selection patterns as ``--on`` takes them, a single one by itself too: union, minus,
+      intersection.
     - `params`: parameters of the payload, as JSON has them.
     - `rules`: which findings count, laid over what the playbook says.
     - `limits`: seconds, texts as "20m", or None for no limit, by name.
@@ -222,7 +223,7 @@ def arun_script(
         name, source = "script.py", script
     else:
         name, source = Path(script).name, Path(script).read_bytes()
-    work = ScriptWork(name=name, source=source, args=tuple(map(fsencode, args)))
+    work = ScriptWork(name=name, source=source, args=_words("args", args))
     return _running(options, project_of(options).plan_work(name, work, choice_of(options)))
 
 
@@ -232,7 +233,7 @@ def arun_program(argv: Sequence[str | bytes], **options: Unpack[Options]) -> Run
     Raises:
         ConfigError: when anything in the project or the options is wrong; nothing was started then.
     """
-    work = ExecWork(argv=tuple(map(fsencode, argv)))
+    work = ExecWork(argv=_words("argv", argv))
     name = fsdecode(argv[0]) if argv else ""
     return _running(options, project_of(options).plan_work(name, work, choice_of(options)))
 
@@ -271,15 +272,18 @@ def choice_of(options: Options) -> Choice:
     """Put options together as the planning takes them.
 
     Raises:
-        ConfigError: when a limit or the number of targets at once is none.
+        ConfigError: with every option that is none, or can't be what it says.
     """
+    problems: list[Problem] = [*_unknown(options), *_no_text(options)]
     at_once = options.get("targets_at_once", 64)
     if at_once < 1:
-        raise ConfigError(Problem(path="targets_at_once", message=f"{at_once} lets nothing begin: give 1 or more"))
+        problems.append(Problem(path="targets_at_once", message=f"{at_once} lets nothing begin: give 1 or more"))
+    if problems:
+        raise ConfigError(problems)
     return Choice(
-        on=tuple(options.get("on", ())),
-        without=tuple(options.get("without", ())),
-        only=tuple(options.get("only", ())),
+        on=_patterns(options.get("on", ())),
+        without=_patterns(options.get("without", ())),
+        only=_patterns(options.get("only", ())),
         values=options.get("params", {}),
         rules=options.get("rules", RuleChanges()),
         limits=read_limits(options.get("limits", {}), "limits"),
@@ -289,6 +293,43 @@ def choice_of(options: Options) -> Choice:
         targets_at_once=at_once,
         use_cache=options.get("use_cache", True),
     )
+
+
+def _unknown(options: Options) -> Iterator[Problem]:
+    """Tell options that are none: who says where not to run must not be overheard."""
+    for name in options:
+        if name not in Options.__annotations__:
+            message = (
+                "is no option; parameters of the payload stand in `params`, and how targets are reached in `overrides`"
+            )
+            yield Problem(path=name, message=message, nearest=nearest(name, Options.__annotations__))
+
+
+def _no_text(options: Options) -> Iterator[Problem]:
+    """Tell what would have to be text."""
+    said = [("on", options.get("on", ())), ("without", options.get("without", ())), ("only", options.get("only", ()))]
+    values = [(name, value) for name, patterns in said for value in _patterns(patterns)]
+    values += [(f"env {name}", value) for name, value in options.get("env", {}).items()]
+    for path, value in values:
+        if not isinstance(value, str):
+            yield Problem(path=path, message=f"must be text, not {show(value)}")
+
+
+def _patterns(said: Sequence[str]) -> tuple[str, ...]:
+    # A text is a sequence of texts, too.
+    return (said,) if isinstance(said, str) else tuple(said)
+
+
+def _words(what: str, said: Sequence[str | bytes]) -> tuple[bytes, ...]:
+    """Return the words of a command line.
+
+    Raises:
+        ConfigError: they are one text, of which each character would be a word.
+    """
+    if isinstance(said, str | bytes):
+        message = f"{show(said)} is one text: give a list of words, as shlex.split makes one"
+        raise ConfigError(Problem(path=what, message=message))
+    return tuple(map(fsencode, said))
 
 
 def _running(options: Options, plan: Plan) -> Running:
