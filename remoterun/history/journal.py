@@ -92,7 +92,9 @@ class _Entry:
         try:
             with transaction(database):
                 entry._begin(event, earlier)
-            forget(database, folder, before(KEEP))
+            # What can't be, on a disk that is nearly full, is forgotten another time: this run is what counts.
+            with suppress(sqlite3.OperationalError):
+                forget(database, folder, before(KEEP))
         except BaseException:
             entry.close()
             raise

@@ -13,7 +13,7 @@ import pytest
 
 import remoterun
 from remoterun.history import History, HistoryError, Journal
-from tests.support.audits import audited, events, run
+from tests.support.audits import audited, events, keep, run
 
 ELSEWHERE = "let XDG_STATE_HOME name another folder"
 
@@ -70,6 +70,21 @@ def test_what_was_written_before_is_there(tmp_path: Path) -> None:
     assert told == [
         f"the history in {tmp_path} can't be written, so it lacks the rest of this run: no such table: records"
     ]
+
+
+def test_what_cannot_be_forgotten_costs_no_other_run_its_place(tmp_path: Path) -> None:
+    old = run(-90, audited("one", [1]))
+    keep(tmp_path, old)
+    with closing(sqlite3.connect(tmp_path / "history.sqlite3")) as database, database:
+        # It needs room in the log of the database, which a nearly full disk may not have: here, it fails for good.
+        database.execute("CREATE TRIGGER t BEFORE DELETE ON runs BEGIN SELECT abs(-9223372036854775808); END")
+        with pytest.raises(sqlite3.OperationalError):
+            database.execute("DELETE FROM runs")
+    new = run(0, audited("one", [1]))
+    keep(tmp_path, new)
+    with History.open(tmp_path) as history:
+        assert [kept.run_id for kept in history.runs()] == [new.run_id, old.run_id]
+        assert history.run(history.find(new.run_id)).outcomes[0].records == new.outcomes[0].records
 
 
 def test_placeholders_have_no_numbers() -> None:
