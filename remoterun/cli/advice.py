@@ -107,12 +107,14 @@ def _one_too_many(words: Sequence[str], message: str, context: Any) -> str:
     if "--on" not in _flags(context):
         return f"{message}; {_help(context)}"
     if words[0] == "play" and first in _playable():
-        return f"{show(first)} is a word too many; the playbook comes first: `remoterun play {first} --on {words[1]}`"
+        argument = next(param.name for param in context.command.params if param.param_type_name == "argument")
+        target = shlex.quote(str(context.params.get(argument) or "TARGET"))
+        return f"{show(first)} is a word too many; the playbook comes first: `remoterun play {first} --on {target}`"
     return f"{show(first)} is a word too many; each target has an --on of its own: `--on {shlex.quote(first)}`"
 
 
 def _no_command(words: Sequence[str], message: str, context: Any) -> Problem:
-    name = next(word for word in words if repr(word) in message)
+    name = next((word for word in words if repr(word) in message), "")
     if context.parent is None and name in _playable():
         return Problem(message=f"No such command {name!r}; `remoterun play {name}` plays it")
     if "Did you mean" in message:

@@ -97,6 +97,10 @@ def test_an_option_that_is_mistyped_is_told_so_alone(project: Project, words: tu
     [
         ("play hello here", "'here' is a word too many; each target has an --on of its own: `--on here`"),
         ("play here hello", "'hello' is a word too many; the playbook comes first: `remoterun play hello --on here`"),
+        (
+            "play --limit run=5s here hello",
+            "'hello' is a word too many; the playbook comes first: `remoterun play hello --on here`",
+        ),
         ("play hello --set name = me", "'=' stands between blanks: write NAME=VALUE as one word"),
         ("play hello \u2013-on here", "'\u2013-on' begins with a dash where hyphens belong: write --on"),
         ("play hello \u2014on here", "'\u2014on' begins with a dash where hyphens belong: write --on"),
