@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Dict
 
 from ..rule import BAD, INFO, SAVE_SAFELY, SUSPECT, Rule
-from . import groups, moments, progress
+from . import bounds, groups, moments, progress
 from .moments import pairs
 
 __all__ = ["QUESTIONS", "RULES", "pairs"]
@@ -40,6 +40,7 @@ RULES: Dict[str, Rule] = {
         SUSPECT, "Resume with a fresh GradScaler: with this scale, gradients vanish or every step is skipped."
     ),
     "CK054": Rule(INFO, "Save it along if resuming is to continue exactly where training was."),
+    "CK055": Rule(BAD, "Go back, or start the optimizer afresh: what it keeps was damaged, or is of another step."),
 }
 
-QUESTIONS = (*progress.STEPS, *moments.QUESTIONS, *groups.QUESTIONS, *progress.QUESTIONS)
+QUESTIONS = (*progress.STEPS, *moments.QUESTIONS, *bounds.QUESTIONS, *groups.QUESTIONS, *progress.QUESTIONS)
