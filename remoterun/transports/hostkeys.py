@@ -10,6 +10,7 @@ import contextlib
 import fcntl
 import hmac
 import os
+import re
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeAlias
@@ -45,8 +46,14 @@ def load_known_hosts(paths: Iterable[str]) -> SSHKnownHosts:
         with contextlib.suppress(OSError):
             for line in Path(path).read_text(encoding="utf-8", errors="replace").splitlines():
                 with contextlib.suppress(ValueError):
-                    known.load(line)
+                    known.load(_in_small_letters(line))
     return known
+
+
+def _in_small_letters(line: str) -> str:
+    """Write the names of a line small, as they are looked up; hashed ones are made of such."""
+    marker, names, rest = re.fullmatch(r"(\s*(?:@\S+\s+)?)(\S*)(.*)", line, re.DOTALL).groups("")  # type: ignore[union-attr]
+    return line if names.startswith("|") else f"{marker}{names.lower()}{rest}"
 
 
 class Judge:
@@ -56,10 +63,14 @@ class Judge:
         host: what the inventory says of it.
         known: what was known of all hosts when the run began.
         files: the known_hosts files, of which the first takes new keys.
+        alias: the name that it is known by whatever its port (HostKeyAlias).
+        remark: what else to say where nothing is known of it.
     """
 
-    def __init__(self, host: Host, known: SSHKnownHosts, files: Sequence[str] = ()) -> None:
-        self._host, self._known, self._files = host, known, files
+    def __init__(
+        self, host: Host, known: SSHKnownHosts, files: Sequence[str] = (), *, alias: str | None = None, remark: str = ""
+    ) -> None:
+        self._host, self._known, self._files, self._alias, self._remark = host, known, files, alias, remark
         self._pins = {pin.strip().rstrip("=") for pin in host.host_key}
         self._trusted: _Known = ([], [], [])
         self._place: tuple[str, int | None] = ("", None)
@@ -83,10 +94,13 @@ class Judge:
         The address is not looked up, unlike in asyncssh's own way: who answers for a name must not get by with the key
         of another machine.
         """
-        self._place = (name, port)
+        self._place = self._known_as(name, port)
         if not self._pins:
-            self._trusted = _matching(self._known, name, port)
+            self._trusted = _matching(self._known, *self._place)
         return self._trusted
+
+    def _known_as(self, name: str, port: int | None) -> tuple[str, int | None]:
+        return (name.lower(), None if self._alias else port)
 
     @property
     def offered(self) -> bool:
@@ -161,15 +175,18 @@ class Judge:
         hint = None
         if self._offered:
             pin = f"host_key: {fingerprint_of(self._offered[-1])}"
-            hint = f"{CODES['host_key_unknown'].hint} Or pin it in the inventory: `{pin}`."
+            hint = f"{CODES['host_key_unknown'].hint} Or pin it in the inventory: `{pin}`.{self._remark}"
+            if self._files[:1] == (os.devnull,):
+                hint = f"Compare the fingerprint with the host's own, then pin it in the inventory: `{pin}`."
+                hint += f" What is accepted would be kept nowhere, since its known_hosts is {os.devnull}.{self._remark}"
         return TargetError("host_key_unknown", f"the host's key is not known: {offered}", hint=hint)
 
 
 class Survey(Judge):
     """Trust nothing, and see every key that a host has, one by one."""
 
-    def __init__(self, host: Host, known: SSHKnownHosts) -> None:
-        super().__init__(host, known)
+    def __init__(self, host: Host, known: SSHKnownHosts, *, alias: str | None = None) -> None:
+        super().__init__(host, known, alias=alias)
         self._asked_all = False
         self._seen = 0
         self.authorities: list[SSHKey] = []
@@ -197,7 +214,7 @@ class Survey(Judge):
 
     def known_hosts(self, name: str, _addr: str, port: int | None) -> _Known:
         """Return nothing, so that every key is offered to us."""
-        self._place = (name, port)
+        self._place = self._known_as(name, port)
         return [], [], []
 
     def offer(self, key: SSHKey) -> bool:

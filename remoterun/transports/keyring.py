@@ -8,13 +8,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 import asyncssh
 
 from remoterun.errors import TargetError, clean
 from remoterun.transports.dial import in_daemon
+from remoterun.transports.identities import key_files
 
 if TYPE_CHECKING:
     from remoterun.transports.route import Route
@@ -104,13 +104,6 @@ class Keyring:
             else:
                 return True
         return False
-
-
-def key_files(route: Route) -> tuple[str, ...]:
-    """Return the key files of a way: those that are named, or the usual ones."""
-    if route.identity_files is not None:
-        return route.identity_files
-    return tuple(sorted(str(path.with_suffix("")) for path in Path("~/.ssh").expanduser().glob("id_*.pub")))
 
 
 def is_locked(path: str) -> bool:

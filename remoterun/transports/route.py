@@ -7,30 +7,38 @@ import os
 import socket
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TypeVar, cast
-
-from asyncssh.config import ConfigParseError, SSHClientConfig, SSHConfig
+from typing import TYPE_CHECKING, Final
 
 from remoterun.errors import TargetError
 from remoterun.model import Host
 from remoterun.records import dataclass
+from remoterun.transports.sshconfig import SYSTEM_CONFIG, ConfigError, read
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
-_T = TypeVar("_T")
+    from remoterun.transports.sshconfig import Settings
 
 # Every packet of ChaCha20-Poly1305, asyncssh's own first choice, makes three cipher objects in Python: it takes four
 # times as long as AES-GCM, which is one call.
 _CIPHERS: Final = "^aes128-gcm@openssh.com,aes256-gcm@openssh.com"
 _USER_CONFIG: Final = "~/.ssh/config"
-_SYSTEM_CONFIG: Final = "/etc/ssh/ssh_config"
 _USER_KNOWN_HOSTS: Final = ("~/.ssh/known_hosts", "~/.ssh/known_hosts2")
 _SYSTEM_KNOWN_HOSTS: Final = ("/etc/ssh/ssh_known_hosts", "/etc/ssh/ssh_known_hosts2")
+_FAMILIES: Final = {"inet": socket.AF_INET, "inet6": socket.AF_INET6}
 
-# Whether it is a reload, canonical, final.
-_FIRST_PASS: Final = (False, False, False)
-_FINAL_PASS: Final = (True, False, True)
+# What of ssh_config is asyncssh's business; it passes over algorithms that it does not know.
+_ALGORITHMS: Final = ("KexAlgorithms", "MACs", "HostKeyAlgorithms", "CASignatureAlgorithms", "PreferredAuthentications")
+_SWITCHES: Final = (
+    "Compression",
+    "GSSAPIAuthentication",
+    "GSSAPIDelegateCredentials",
+    "GSSAPIKeyExchange",
+    "KbdInteractiveAuthentication",
+    "PasswordAuthentication",
+    "PubkeyAuthentication",
+    "TCPKeepAlive",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +46,10 @@ class Route:
     """Hold everything needed to log in at one host.
 
     `via`: the host to tunnel through, complete with its own way; None for a direct connection. `identity_files` are
-    None when nothing named any: then the usual ones are tried. `config`: the ssh_config files. `ciphers` as there.
+    None when nothing named any: then the usual ones are tried. `agent`: the socket of the agent, if it is to be asked;
+    `only_named`: of its keys only those that the files name. `key_alias`: the name that the host's key is known by,
+    where it is another. `options`: what of ssh_config is asyncssh's business, as asyncssh keeps it.
+    `remark`: what of ssh_config is left unheeded about host keys.
     """
 
     host: Host
@@ -47,13 +58,16 @@ class Route:
     user: str
     via: Host | None
     proxy_command: str | None
-    config: tuple[str, ...]
     known_hosts: tuple[str, ...]
+    key_alias: str | None
     identity_files: tuple[str, ...] | None
     certificate_files: tuple[str, ...]
-    ciphers: str
+    agent: str | None
+    only_named: bool
     family: int
     bind: str | None
+    options: Mapping[str, object]
+    remark: str
 
     @property
     def where(self) -> str:
@@ -68,34 +82,80 @@ def resolve(host: Host) -> Route:
         TargetError: ssh_config is broken, an identity file that the inventory names is missing, or nobody knows who we
             are.
     """
-    paths, local_user = _config_paths(host), _local_user()
+    local_user = _local_user()
     try:
-        given = (local_user, host.user or (), host.address, host.port or ())
-        config = SSHClientConfig.load(None, list(paths), *_FIRST_PASS, *given)
-        if config.has_match_final():
-            config = SSHClientConfig.load(config, list(paths), *_FINAL_PASS, *given)
-    except (ConfigParseError, OSError, KeyError, UnicodeError) as error:
+        config = read(_config_paths(host), host.address, host.user, host.port, local_user)
+    except (ConfigError, OSError) as error:
         raise TargetError(
             "connect_failed", f"ssh_config cannot be used: {error}", hint="Correct the file that is named."
         ) from error
-    jumps = _jumps(host, cast("str | None", config.get("ProxyJump")))
-    command = cast("str | None", config.get("ProxyCommand"))
-    identities = host.identity_files or cast("list[str] | None", config.get("IdentityFile"))
+    if _is_on(config, "proxyusefdpass") and _one(config, "proxycommand") and host.jump is None:
+        raise TargetError(
+            "connect_failed",
+            "ssh_config sets ProxyUseFdpass, which is not known here",
+            hint="Give this host a ProxyCommand that carries the bytes itself, as `nc %h %p` does.",
+        )
+    jumps = _jumps(host, _one(config, "proxyjump"))
+    identities = host.identity_files or config.get("identityfile")
     return Route(
         host=host,
-        address=_get(config, "Hostname", host.address),
-        port=_get(config, "Port", 22),
-        user=_get(config, "User", local_user),
+        address=config["hostname"][0],
+        port=int(config.get("port", ("22",))[0]),
+        user=config.get("user", (local_user,))[0],
         via=replace(jumps[-1], jump=jumps[:-1] or jumps[-1].jump) if jumps else None,
-        proxy_command=None if jumps or host.jump is not None else command,
-        config=paths,
+        proxy_command=None if jumps or host.jump is not None else _one(config, "proxycommand"),
         known_hosts=_known_hosts(host, config),
+        key_alias=_one(config, "hostkeyalias"),
         identity_files=None if identities is None else _existing(identities, must=bool(host.identity_files)),
-        certificate_files=_existing(cast("list[str]", config.get("CertificateFile", []))),
-        ciphers=_get(config, "Ciphers", _CIPHERS),
-        family=_get(config, "AddressFamily", socket.AF_UNSPEC),
-        bind=cast("str | None", config.get("BindAddress")),
+        certificate_files=_existing(config.get("certificatefile", ())),
+        agent=_agent(config),
+        only_named=bool(host.identity_files) or _is_on(config, "identitiesonly"),
+        family=_FAMILIES.get((_one(config, "addressfamily") or "").lower(), socket.AF_UNSPEC),
+        bind=_one(config, "bindaddress"),
+        options=_for_asyncssh(config),
+        remark=_unheeded(config),
     )
+
+
+def _one(config: Settings, option: str) -> str | None:
+    """Return the first word of an option; None where it is not set, or set to none."""
+    word = config.get(option, ("none",))[0]
+    return None if word.lower() == "none" else word
+
+
+def _is_on(config: Settings, option: str) -> bool:
+    # Words other than yes and no, such as `PubkeyAuthentication unbound`, say how.
+    return config.get(option, ("no",))[0].lower() not in {"no", "false"}
+
+
+def _unheeded(config: Settings) -> str:
+    said = ""
+    if _one(config, "knownhostscommand"):
+        said += " KnownHostsCommand of ssh_config is not run here."
+    checking = config.get("stricthostkeychecking", ("ask",))[0].lower()
+    if checking in {"no", "off", "accept-new"}:
+        said += f" `StrictHostKeyChecking {checking}` of ssh_config does not count here: `host_key: accept-new` in the"
+        said += " inventory, or `--accept-new`, takes the first key of a host."
+    return said
+
+
+def _agent(config: Settings) -> str | None:
+    words = config.get("identityagent", ("SSH_AUTH_SOCK",))
+    if words[0] == "SSH_AUTH_SOCK" or words[0].startswith("$"):
+        return os.environ.get(words[0].removeprefix("$")) or None
+    return None if words[0].lower() == "none" else str(Path(words[0]).expanduser())
+
+
+def _for_asyncssh(config: Settings) -> Mapping[str, object]:
+    options: dict[str, object] = {"Ciphers": _one(config, "ciphers") or _CIPHERS}
+    options |= {name: config[name.lower()][0] for name in _ALGORITHMS if name.lower() in config}
+    options |= {name: _is_on(config, name.lower()) for name in _SWITCHES if name.lower() in config}
+    if "pkcs11provider" in config:
+        options["PKCS11Provider"] = _one(config, "pkcs11provider")
+    if "rekeylimit" in config:
+        size, *time = (word.lower() for word in config["rekeylimit"])
+        options["RekeyLimit"] = (() if size == "default" else size, None if time == ["none"] else (*time, ())[0])
+    return options
 
 
 def _local_user() -> str:
@@ -109,16 +169,12 @@ def _local_user() -> str:
         ) from error
 
 
-def _get(config: SSHConfig, option: str, default: _T) -> _T:
-    return cast("_T", config.get(option, default))
-
-
 def _config_paths(host: Host) -> tuple[str, ...]:
     if host.ssh_config == "none":
         return ()
     if host.ssh_config is not None:
         return (str(Path(host.ssh_config).expanduser()),)
-    usual = (str(Path(path).expanduser()) for path in (_USER_CONFIG, _SYSTEM_CONFIG))
+    usual = (str(Path(path).expanduser()) for path in (_USER_CONFIG, SYSTEM_CONFIG))
     return tuple(path for path in usual if os.access(path, os.R_OK))
 
 
@@ -144,15 +200,15 @@ def _jump(word: str, ssh_config: str | None) -> Host:
     )
 
 
-def _known_hosts(host: Host, config: SSHConfig) -> tuple[str, ...]:
+def _known_hosts(host: Host, config: Settings) -> tuple[str, ...]:
     if host.known_hosts:
         names: Sequence[str] = host.known_hosts
     else:
         names = (
-            *cast("Sequence[str]", config.get("UserKnownHostsFile", _USER_KNOWN_HOSTS)),
-            *cast("Sequence[str]", config.get("GlobalKnownHostsFile", _SYSTEM_KNOWN_HOSTS)),
+            *config.get("userknownhostsfile", _USER_KNOWN_HOSTS),
+            *config.get("globalknownhostsfile", _SYSTEM_KNOWN_HOSTS),
         )
-    return tuple(str(Path(name).expanduser()) for name in names)
+    return tuple(str(Path(name).expanduser()) for name in names if name.lower() != "none")
 
 
 def _existing(names: Sequence[str], *, must: bool = False) -> tuple[str, ...]:

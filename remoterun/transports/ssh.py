@@ -14,7 +14,6 @@ import random
 import re
 import shlex
 import socket
-from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 import asyncssh
@@ -23,11 +22,12 @@ from asyncssh.constants import OPEN_ADMINISTRATIVELY_PROHIBITED, OPEN_REQUEST_SE
 from remoterun.errors import TargetError
 from remoterun.transports.dial import ProxyCommand, dial, lookup
 from remoterun.transports.hostkeys import Judge
-from remoterun.transports.keyring import RefusedError, is_locked, key_files
+from remoterun.transports.identities import key_files, offered
+from remoterun.transports.keyring import RefusedError, is_locked
 from remoterun.transports.session import ConnectionLost, Duplex, Exit, SessionRefused
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from remoterun.transports.hostkeys import Survey
     from remoterun.transports.keyring import Keyring
@@ -186,7 +186,7 @@ async def login(
     Raises:
         TargetError: with a code of the group connect.
     """
-    judge = Judge(route.host, known, route.known_hosts)
+    judge = Judge(route.host, known, route.known_hosts, alias=route.key_alias, remark=route.remark)
     drops = 0
     while True:
         try:
@@ -194,16 +194,26 @@ async def login(
         except _Dropped as error:
             drops += 1
             if drops >= _DROPS:
-                raise TargetError(
-                    "connect_failed",
-                    f"{route.where} hung up {drops} times before its SSH banner: {error}",
-                    hint="Its MaxStartups may be full, or a firewall or fail2ban refuses this machine.",
-                ) from error
+                raise _never_greeted(route, drops, error) from error
             stage.text = f"waiting to try {route.where} again, which hung up before its SSH banner"
             await asyncio.sleep(_BACKOFF_S * 2 ** (drops - 1) * random.uniform(0.5, 1.0))  # noqa: S311 - jitter
         else:
             connection.ssh.set_keepalive(keepalive_s, _KEEPALIVE_COUNT)
             return connection
+
+
+def _never_greeted(route: Route, drops: int, error: _Dropped) -> TargetError:
+    if route.proxy_command is not None and route.via is None:
+        return TargetError(
+            "connect_failed",
+            f"its ProxyCommand ended {drops} times before the SSH banner of {route.where} came, and said nothing",
+            hint=f"Try it by hand: `{route.proxy_command} </dev/null` shows the banner where it works.",
+        )
+    return TargetError(
+        "connect_failed",
+        f"{route.where} hung up {drops} times before its SSH banner: {error}",
+        hint="Its MaxStartups may be full, or a firewall or fail2ban refuses this machine.",
+    )
 
 
 async def _attempt(route: Route, judge: Judge, via: Connection | None, stage: Stage, keyring: Keyring) -> Connection:
@@ -280,11 +290,12 @@ async def _connect(
             stage.text = f"connecting to {route.where}"
             sock = await dial(addresses, bind=route.bind)
         tunnel = via.ssh if via is not None else None
-        options = _options(route, judge)
-        if unlocked:
-            # Without them there was a login already: every other key has been refused.
-            options |= {"client_keys": [*unlocked], "agent_path": None}
-        ssh = await asyncssh.connect(tunnel=tunnel, sock=sock, client_factory=lambda: client, **options)
+        async with contextlib.AsyncExitStack() as stack:
+            stage.text = "reading keys" if route.agent is None else "asking the SSH agent for its keys"
+            # With those that a passphrase has unlocked, every other key has been refused in a login before.
+            keys: Sequence[object] = unlocked or await stack.enter_async_context(offered(route))
+            options = _options(route, judge) | {"client_keys": [*keys] or _no_keys(route)}
+            ssh = await asyncssh.connect(tunnel=tunnel, sock=sock, client_factory=lambda: client, **options)
     except BaseException as error:
         if sock is not None:
             sock.close()
@@ -295,21 +306,40 @@ async def _connect(
     return Connection(ssh, proxy)
 
 
+class _Settings:
+    """Hand to asyncssh what it would else read from ssh_config by itself, as the reader before it."""
+
+    loaded = True
+
+    def __init__(self, options: Mapping[str, object]) -> None:
+        self._options = options
+
+    def get_options(self, _reload: bool) -> dict[str, object]:  # noqa: FBT001 - asyncssh's signature
+        return dict(self._options)
+
+
+def _no_keys(route: Route) -> tuple[()] | None:
+    # Keys on a card are asked for only where there could be others.
+    return () if "PKCS11Provider" in route.options else None
+
+
 def _options(route: Route, judge: Judge) -> dict[str, object]:
-    """Say to asyncssh what it would else take from ssh_config or its own defaults, and must not."""
-    host = route.host
-    options: dict[str, object] = {
-        "host": host.address,
-        "port": host.port or (),
-        "username": host.user or (),
-        "config": list(route.config),
+    """Say to asyncssh all that it would else take from ssh_config or its own defaults."""
+    base = asyncssh.SSHClientConnectionOptions(config=None, client_keys=None, known_hosts=None)
+    base.config = _Settings(route.options)  # type: ignore[assignment] # it asks no more of the one before
+    return {
+        "options": base,
+        "config": None,
+        "host": route.address,
+        "port": route.port,
+        "username": route.user,
         "proxy_command": None,
+        "canonicalize_hostname": False,
         "known_hosts": judge.known_hosts,
+        "host_key_alias": route.key_alias,
         "server_host_key_algs": judge.algorithms,
-        "client_keys": () if route.identity_files is None else list(route.identity_files),
-        "client_certs": list(route.certificate_files),
-        "encryption_algs": route.ciphers,
-        "ignore_encrypted": True,
+        "client_certs": (),
+        "agent_path": None,
         "host_based_auth": False,
         "x509_trusted_certs": None,
         "x509_trusted_cert_paths": [],
@@ -324,16 +354,15 @@ def _options(route: Route, judge: Judge) -> dict[str, object]:
         "utf8_decode_errors": "replace",
         "encoding": None,
     }
-    if host.identity_files:
-        # Of an agent's keys only these: a server counts every key it refuses, and hangs up at its MaxAuthTries.
-        public = [f"{path}.pub" for path in route.identity_files or () if Path(f"{path}.pub").exists()]
-        options |= {"agent_identities": public} if public else {"agent_path": None}
-    return options
 
 
 def _explain(error: Exception, route: Route, client: _Client, stage: Stage) -> TargetError:
     """Name what asyncssh or the system says in the words of the project."""
-    text = str(error)[:500] or type(error).__name__
+    # Of two lists of algorithms, the server's is the news, and the shorter one.
+    text = (
+        re.sub(r", sent (\S+) and received (\S+)", r"; it offers \2, asked for was \1", str(error))[:500]
+        or type(error).__name__
+    )
     if isinstance(error, TargetError):
         return error
     if isinstance(error, socket.gaierror):
@@ -385,16 +414,25 @@ def _what_would_do(route: Route, client: _Client) -> str | None:
 
 def _tried(route: Route) -> str:
     """Say which keys were there to offer."""
-    words = ["the agent's keys"] if os.environ.get("SSH_AUTH_SOCK") and not route.host.identity_files else []
+    words = ["the agent's keys"] if route.agent and not route.only_named else []
     for path in key_files(route):
         try:
             asyncssh.read_private_key(path)
         except (OSError, ValueError) as error:
-            why = "encrypted, and not tried: load it with ssh-add" if "ass" in str(error) else "not usable"
-            words.append(f"{path} ({why})")
+            words.append(f"{path} ({_why_unused(path, str(error))})")
         else:
             words.append(path)
     return f"tried: {', '.join(words)}" if words else "there was no key to offer: no agent, and no file"
+
+
+def _why_unused(path: str, said: str) -> str:
+    if "ass" in said:
+        return "encrypted, and not tried: load it with ssh-add"
+    try:
+        asyncssh.read_public_key(path)
+    except (OSError, ValueError):
+        return "not usable"
+    return "a public key: its other half is in no agent"
 
 
 # --- sessions ---------------------------------------------------------------------------------------------------------

@@ -105,7 +105,7 @@ async def _way(pool: Pool, host: Host, connect_s: float | None) -> list[Route]:
 
 
 async def _look(pool: Pool, route: Route, through: tuple[str, ...], connect_s: float | None) -> HostKeys:
-    judge = Survey(route.host, load_known_hosts(route.known_hosts))
+    judge = Survey(route.host, load_known_hosts(route.known_hosts), alias=route.key_alias)
     stage = Stage()
     try:
         via = await pool.connection(route.via, connect_s) if route.via is not None else None

@@ -157,6 +157,43 @@ def test_a_broken_ssh_config_is_named_with_its_line(tmp_path: Path) -> None:
     assert "line 2" in error.message
 
 
+def test_what_openssh_takes_is_no_obstacle(sshd: StartSshd, keys: Keys, tmp_path: Path) -> None:
+    server, config = sshd(), tmp_path / "config"
+    config.write_text(
+        f"Host nick # mine\n HostName LocalHost\n Port {server.port} # here\n User {server.host().user}\n"
+        f" IdentityFile {keys['client']}\n UserKnownHostsFile {tmp_path}/known.%h\n ConnectTimeout 10s\n"
+        " PubkeyAuthentication unbound\n HostKeyAlgorithms ssh-ed25519,ssh-dss\n Ciphers aes256-ctr,no-cipher\n"
+    )
+    (tmp_path / "known.localhost").write_text(f"[LocalHost]:{server.port} {keys.public('host_ed25519')}\n")
+    log_in(Host(key="nick", address="nick", ssh_config=str(config)))
+
+
+def test_what_is_not_known_here_is_named(sshd: StartSshd, keys: Keys, tmp_path: Path) -> None:
+    server, config = sshd(), tmp_path / "config"
+    config.write_text("ProxyUseFdpass yes\nProxyCommand nc -F %h %p\n")
+    assert "ProxyUseFdpass" in refused(Host(key="box", address="box", ssh_config=str(config)), "connect_failed").message
+    config.write_text(
+        f"UserKnownHostsFile {os.devnull}\nStrictHostKeyChecking no\nKnownHostsCommand /bin/echo\nPort {server.port}\n"
+    )
+    hint = refused(Host(key="box", address="127.0.0.1", ssh_config=str(config)), "host_key_unknown").hint
+    assert "hostkeys accept" not in hint, "it would keep it nowhere"
+    for words in ("KnownHostsCommand", "StrictHostKeyChecking no", f"`host_key: {keys.fingerprint('host_ed25519')}"):
+        assert words in hint
+
+
+def test_a_new_key_is_kept_by_the_name_that_openssh_looks_for(sshd: StartSshd, keys: Keys, tmp_path: Path) -> None:
+    server, known = sshd(), tmp_path / "known"
+    config = tmp_path / "config"
+    config.write_text("HostKeyAlias six\n")
+    log_in(server.host(known_hosts=(str(known),), accept_new=True, ssh_config=str(config)))
+    assert known.read_text() == f"six {keys.public('host_ed25519')}\n"
+
+
+def test_algorithms_that_are_not_common_are_told_by_what_the_server_has(sshd: StartSshd) -> None:
+    error = refused(sshd("KexAlgorithms diffie-hellman-group1-sha1").host(), "connect_failed")
+    assert "it offers diffie-hellman-group1-sha1" in error.message
+
+
 RELAY = """
 import os, socket, sys, threading
 open(sys.argv[2], "w").write(f"{os.getsid(0)}")
@@ -219,6 +256,14 @@ def _runs_in(group: int, process: psutil.Process) -> bool:
         return os.getpgid(process.pid) == group and process.status() != psutil.STATUS_ZOMBIE
     except (ProcessLookupError, psutil.NoSuchProcess):
         return False
+
+
+def test_a_proxycommand_that_ends_without_a_word_is_not_the_servers_fault(tmp_path: Path) -> None:
+    config = tmp_path / "config"
+    config.write_text("ProxyCommand true %h\n")
+    error = refused(Host(key="box", address="box", ssh_config=str(config)), "connect_failed")
+    assert "its ProxyCommand ended" in error.message
+    assert "`true box </dev/null`" in error.hint
 
 
 def test_a_proxycommand_that_fails_is_quoted(tmp_path: Path) -> None:
