@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 SCHEMA = "remoterun/runs/1"
 # What ended without saying what is the matter with the target.
 _UNFINISHED = frozenset({Status.LOST, Status.CANCELLED, Status.NOT_STARTED})
-_WIDEST = 32
+# The most cells of a place, and the most where 80 columns have to do.
+_WIDEST, _NARROW = 32, 20
 _HEAD = ("RUN", "PROJECT", "PLAYBOOK", "TARGET", "STATUS", "TOOK", "OUTCOMES")
 
 RunArgument = Annotated[
@@ -49,10 +50,10 @@ def runs(
     with History.open(default_folder()) as history:
         found = history.runs(newest)
     if output is Format.TABLE:
-        rows = [_HEAD, *map(_row, found)]
         several = len({run.project for run in found}) > 1
         left_out: list[tuple[str, ...]] = [() if several else ("PROJECT",), ("PROJECT",), ("PROJECT", "TOOK")]
-        write_rows(*(_without(rows, names) for names in left_out))
+        rows, narrow = ([_HEAD, *(_row(run, widest) for run in found)] for widest in (_WIDEST, _NARROW))
+        write_rows(*(_without(rows, names) for names in left_out), _without(narrow, ("PROJECT", "OUTCOMES")))
     else:
         document: dict[str, Json] = {"schema": SCHEMA, "runs": [_describe(run) for run in found]}
         write_json(document, indent=output.indent)
@@ -64,11 +65,13 @@ def _without(rows: list[tuple[str, ...]], names: tuple[str, ...]) -> list[tuple[
     return [tuple(cell for name, cell in zip(_HEAD, row, strict=True) if name not in names) for row in rows]
 
 
-def _row(kept: Kept) -> tuple[str, ...]:
+def _row(kept: Kept, widest: int) -> tuple[str, ...]:
     from remoterun.report.table import counted
-    from remoterun.report.text import human_seconds
+    from remoterun.report.text import clip, clip_start, human_seconds
 
-    project = _end_of(project_name(kept.project) or "-")
+    # Of a long path the end tells most.
+    project = clip_start(project_name(kept.project) or "-", widest)
+    target = f"{kept.targets} targets" if kept.target is None else clip_start(clean(kept.target), widest)
     seconds = seconds_between(kept.started_at, kept.finished_at) if kept.finished_at else None
     took = "-" if seconds is None else human_seconds(seconds)
     counts = ", ".join(counted(count, status) for status, count in sorted(kept.counts.items()))
@@ -77,18 +80,8 @@ def _row(kept: Kept) -> tuple[str, ...]:
     if kept.running or kept.status is RunStatus.DETACHED:
         more = f"{missing} to come" if kept.running else f"{missing} at work"
     outcomes = ", ".join(filter(None, (counts, more if missing else "")))
-    return kept.run_id, project, kept.playbook, _where(kept), _status(kept), took, outcomes
-
-
-def _where(kept: Kept) -> str:
-    """Name the only target of a run, of a long path its end; or count them."""
-    if kept.target is None:
-        return f"{kept.targets} targets"
-    return _end_of(kept.target)
-
-
-def _end_of(path: str) -> str:
-    return path if len(path) <= _WIDEST else f"...{path[3 - _WIDEST :]}"
+    playbook = clip(clean(kept.playbook), widest) if widest == _NARROW else kept.playbook
+    return kept.run_id, project, playbook, target, _status(kept), took, outcomes
 
 
 def _status(kept: Kept) -> str:

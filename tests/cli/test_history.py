@@ -272,6 +272,17 @@ def test_runs_are_listed_and_forgotten(project: Project) -> None:
     assert document["message"] == "no run last has been kept; the newest are: none"
 
 
+def test_a_list_of_runs_takes_a_line_for_each_on_a_narrow_terminal(project: Project) -> None:
+    (project.folder / "shut").write_text("")
+    project.run("play", "count", "--on", "all")
+    (project.folder / "a-folder-of-a-long-name").mkdir()
+    remoterun("check", str(project.folder / "a-folder-of-a-long-name"), cwd=project.folder)
+    head, newest, oldest = on_a_terminal([*REMOTERUN, "runs"]).splitlines()
+    assert head.split() == ["RUN", "PLAYBOOK", "TARGET", "STATUS", "TOOK"]
+    assert re.fullmatch(r"\S+ check-ckpt \.\.\.er-of-a-long-name incomplete [0-9.]+ s", " ".join(newest.split()))
+    assert " ".join(oldest.split()[1:5]) == "count 2 targets ok"
+
+
 def test_a_history_that_can_not_be_written_costs_one_line(
     project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
