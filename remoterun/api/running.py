@@ -274,16 +274,18 @@ def choice_of(options: Options) -> Choice:
     Raises:
         ConfigError: with every option that is none, or can't be what it says.
     """
-    problems: list[Problem] = [*_unknown(options), *_no_text(options)]
+    said = {"on": options.get("on"), "without": options.get("without"), "only": options.get("only")}
+    patterns = {name: _patterns(texts) for name, texts in said.items() if texts is not None}
+    problems = [*_unknown(options), *_nothing(patterns), *_no_text(patterns, options.get("env", {}))]
     at_once = options.get("targets_at_once", 64)
     if at_once < 1:
         problems.append(Problem(path="targets_at_once", message=f"{at_once} lets nothing begin: give 1 or more"))
     if problems:
         raise ConfigError(problems)
     return Choice(
-        on=_patterns(options.get("on", ())),
-        without=_patterns(options.get("without", ())),
-        only=_patterns(options.get("only", ())),
+        on=patterns.get("on", ()),
+        without=patterns.get("without", ()),
+        only=patterns.get("only", ()),
         values=options.get("params", {}),
         rules=options.get("rules", RuleChanges()),
         limits=read_limits(options.get("limits", {}), "limits"),
@@ -305,12 +307,17 @@ def _unknown(options: Options) -> Iterator[Problem]:
             yield Problem(path=name, message=message, nearest=nearest(name, Options.__annotations__))
 
 
-def _no_text(options: Options) -> Iterator[Problem]:
+def _nothing(patterns: Mapping[str, Sequence[str]]) -> Iterator[Problem]:
+    """Tell that nothing was chosen: a list that a program came to may be empty, which must not mean everything."""
+    for name in ("on", "only"):
+        if name in patterns and not any(patterns[name]):
+            yield Problem(path=name, message="names no target: leave it out for those that the playbook names")
+
+
+def _no_text(patterns: Mapping[str, Sequence[str]], env: Mapping[str, str]) -> Iterator[Problem]:
     """Tell what would have to be text."""
-    said = [("on", options.get("on", ())), ("without", options.get("without", ())), ("only", options.get("only", ()))]
-    values = [(name, value) for name, patterns in said for value in _patterns(patterns)]
-    values += [(f"env {name}", value) for name, value in options.get("env", {}).items()]
-    for path, value in values:
+    values = [(name, text) for name, texts in patterns.items() for text in texts]
+    for path, value in (*values, *((f"env {name}", value) for name, value in env.items())):
         if not isinstance(value, str):
             yield Problem(path=path, message=f"must be text, not {show(value)}")
 

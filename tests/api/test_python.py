@@ -135,6 +135,8 @@ def test_variables_of_the_environment_follow_the_rule_of_the_inventory(how: str)
             ["limits", "limits run", "limits stall", "limits idle", "limits total", "limits enter"],
         ),
         ({"targets_at_once": 0}, ["targets_at_once"]),
+        ({"on": []}, ["on"]),
+        ({"only": iter(())}, ["only"]),
         ({"withuot": ["third"], "root": "/data"}, ["withuot", "root"]),
         ({"on": ["trainer", 200], "only": 7 * ["x"], "env": {"OMP_NUM_THREADS": 4}}, ["on", "env OMP_NUM_THREADS"]),
     ],
@@ -148,6 +150,8 @@ def test_options_that_can_not_be_are_told_and_start_nothing(options: Any, paths:
 @pytest.mark.usefixtures("project")
 def test_a_text_is_one_pattern_and_no_list_of_words() -> None:
     run = remoterun.play("hello", on="trainer", without="third")
+    assert [outcome.target for outcome in run.outcomes] == ["trainer"]
+    run = remoterun.play("hello", on=(name for name in ["trainer"]), without=())  # type: ignore[arg-type]
     assert [outcome.target for outcome in run.outcomes] == ["trainer"]
     for argv in ("whoami", b"whoami"):
         with pytest.raises(remoterun.ConfigError, match=r"argv: b?'whoami' is one text: give a list of words"):
