@@ -10,7 +10,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
-from remoterun.errors import ConfigError, Problem, clean
+from remoterun.errors import ConfigError, Problem, clean, show
 from remoterun.inventory import FILE_NAME, Inventory, Overrides, find_project
 from remoterun.inventory.here import path_targets
 from remoterun.inventory.words import ENV_NAME, LONGEST_WORD, check_env
@@ -32,7 +32,7 @@ from remoterun.model import (
     Target,
     Work,
 )
-from remoterun.model.limits import laid_limits
+from remoterun.model.limits import laid_limits, read_limits
 from remoterun.playbook import find_playbook, resolve_params, unknown_flag_rules, unknown_rules
 from remoterun.records import dataclass
 
@@ -125,6 +125,8 @@ class Project:
         """
         if isinstance(playbook, str):
             playbook = find_playbook(self.root, playbook, self.catalog.names())
+        else:
+            playbook = _checked(playbook)
         where = f"{playbook.source or playbook.name}: targets"
         patterns = playbook.targets
         return self._planned(playbook, choice, lambda: self.select(choice, patterns, where))
@@ -246,6 +248,28 @@ class Project:
         )
 
 
+def _checked(playbook: Playbook) -> Playbook:
+    """Return a playbook that a program has made, with limits and severities read as those of a file are.
+
+    Raises:
+        ConfigError: with every one that is none.
+    """
+    steps: list[Step] = []
+    problems: list[Problem] = []
+    for number, step in enumerate(playbook.steps):
+        try:
+            limits, fail_on = read_limits(step.limits, f"steps.{number}.limits"), Severity(step.fail_on)
+            steps.append(replace(step, limits=limits, fail_on=fail_on))
+        except ConfigError as error:
+            problems += error.problems
+        except ValueError:
+            message = f"must be {', '.join(Severity)}, not {show(step.fail_on)}"
+            problems.append(Problem(path=f"steps.{number}.fail_on", message=message))
+    if problems:
+        raise ConfigError(problems)
+    return replace(playbook, steps=tuple(steps), limits=read_limits(playbook.limits, "limits"))
+
+
 def _job(
     playbook: Playbook,
     index: int,
@@ -275,7 +299,7 @@ def _job(
     rules = choice.rules.among(payload.rules).over(step.rules).document()
     work = PayloadWork(pack=payload.pack(), params={**checked, "rules": rules} if rules else checked)
     said: dict[str, str | SecretRef] = {**target.env, **step.env, **choice.env}
-    env = {name: value for name, value in said.items() if isinstance(value, str)}
+    env = {name: value for name, value in said.items() if not isinstance(value, SecretRef)}
     secret_env = {name: value.secret for name, value in said.items() if isinstance(value, SecretRef)}
     if problems := _env_problems(env):
         raise ConfigError(problems)

@@ -143,9 +143,11 @@ def check_env(name: str, value: str) -> None:
     """Refuse an environment variable that no process can be given.
 
     Raises:
-        ValueError: the name is none, the value holds a NUL, or the two are longer than the kernel takes.
+        ValueError: the name is none, the value no text or with a NUL, or the two are longer than the kernel takes.
     """
     ENV_NAME.check(name)
+    if not isinstance(value, str):  # from a program, where nobody has checked it
+        raise ValueError(f"must be text, not {show(value)}")
     if "\0" in value:
         raise ValueError("the value holds a NUL character, which no environment variable can")
     size = len(f"{name}={value}".encode("utf-8", "surrogateescape"))

@@ -115,7 +115,9 @@ class Conversation:
         """
         from remoterun.transports import ConnectionLost
 
-        self._do(self._write(self._request.opening))
+        # At once: what keeps it from being made is no silence of the target.
+        opening = self._request.opening()
+        self._do(self._write(lambda: opening))
         try:
             await self._listen_within("enter", self._job.limits.enter)
             await self._say_goodbye()

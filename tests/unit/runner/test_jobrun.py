@@ -7,6 +7,7 @@ import io
 import marshal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any, cast
 
 from remoterun.errors import TargetError
@@ -52,18 +53,40 @@ class _GoneNetwork:
         yield _LostForGood()
 
 
+class _AnyNetwork:
+    """Be a connection over which nobody ever answers."""
+
+    @asynccontextmanager
+    async def session(self, *_: Any, **__: Any) -> AsyncIterator[MemorySession]:
+        yield MemorySession()
+
+
+def _tried(job: Job, events: list[object]) -> JobRun:
+    return JobRun(
+        *(job, "run/target/0", Packed(), events.append, Control(), Manner.FOLLOW, NO_SECRETS),
+        use_cache=False,
+        keep=Keep(),
+    )
+
+
+def test_a_request_that_cannot_be_made_is_no_silence_of_the_target() -> None:
+    async def work() -> None:
+        target = replace(TARGET, interpreter="two\nlines")
+        job = Job(target=target, step=0, work=ExecWork(argv=(b"true",)))
+        outcome = await _tried(job, []).outcome(cast("Pool", _AnyNetwork()))
+        assert outcome.error is not None
+        assert outcome.error.code == "internal"
+        assert "cannot stand on one line" in outcome.error.message
+
+    run(work())
+
+
 def test_a_connection_is_tried_for_as_long_as_the_lease_is() -> None:
     async def work() -> None:
         network = _GoneNetwork()
         job = Job(target=TARGET, step=0, work=ExecWork(argv=(b"true",)), limits=Limits(lease=LEASE_S))
-        events: list[object] = []
-        tried = JobRun(
-            *(job, "run/target/0", Packed(), events.append, Control(), Manner.FOLLOW, NO_SECRETS),
-            use_cache=False,
-            keep=Keep(),
-        )
         began = asyncio.get_running_loop().time()
-        outcome = await tried.outcome(cast("Pool", network))
+        outcome = await _tried(job, []).outcome(cast("Pool", network))
         assert outcome.error is not None
         assert outcome.status is Status.LOST, outcome.log
         assert outcome.error.message.endswith("within the lease of 12h: the network is unreachable")
