@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import os
 from typing import TYPE_CHECKING, Dict, Iterator, List, Optional, Sequence, Tuple
 
@@ -76,13 +77,14 @@ def trainings(judged: Sequence[Judged]) -> Dict[str, List[Judged]]:
     """
     folders = [_folder_of(each.unit) for each in judged]
     numbered = {folder for folder, step in folders if step}
-    beside = {each.unit.folder for each in judged if each.optimizer and _is_part(each.unit)}
+    wholes = _wholes(judged)
+    beside = {whole for each, whole in zip(judged, wholes) if each.optimizer} - {None}
     groups: Dict[str, List[Judged]] = {}
-    for each, (folder, _) in zip(judged, folders):
+    for each, (folder, _), whole in zip(judged, folders, wholes):
         above: Optional[str] = folder
         while above is not None and above not in numbered:
             above = os.path.dirname(above) if above else None
-        optimizer = each.optimizer or (each.unit.folder in beside and _is_part(each.unit))
+        optimizer = each.optimizer or whole in beside
         groups.setdefault(folder if above is None else above, []).append(each._replace(optimizer=optimizer))
     return {folder: group for folder, group in groups.items() if not all(each.companion for each in group)}
 
@@ -157,12 +159,9 @@ def newest_good(judged: Sequence[Judged]) -> Optional[Judged]:
 
     It has an optimizer if most have one.
     """
-    spoiled = {each.unit.folder for each in judged if each.verdict != OK and _is_part(each.unit)}
-    good = [
-        each
-        for each in judged
-        if each.verdict == OK and each.weights and not (_is_part(each.unit) and each.unit.folder in spoiled)
-    ]
+    wholes = _wholes(judged)
+    spoiled = {whole for each, whole in zip(judged, wholes) if each.verdict != OK} - {None}
+    good = [each for each, whole in zip(judged, wholes) if each.verdict == OK and each.weights and whole not in spoiled]
     whole = [each for each in good if each.optimizer]
     # A step may be there as an exported model, too.
     usual = 2 * len(set(map(_step_of, whole))) >= len(set(map(_step_of, good)))
@@ -181,9 +180,16 @@ def _newest(good: Sequence[Judged]) -> Optional[Judged]:
     return next((each for each in good if [each.unit] == newest), None)
 
 
-def _is_part(unit: Unit) -> bool:
-    """Tell whether a file is one of several that make up the checkpoint its folder's name numbers."""
-    if unit.family:
-        return False
-    folder, file = os.path.split(unit.relative)
-    return step_in_name(os.path.basename(folder)) is not None and step_in_name(file) is None
+def _wholes(judged: Sequence[Judged]) -> List[Optional[str]]:
+    """Return of each the folder whose name numbers the checkpoint that it is one of several parts of.
+
+    It is the one around the part, or the next where the part is alone in a folder of its own. None where it is whole.
+    """
+    places = [os.path.split(each.unit.relative) for each in judged]
+    inside = collections.Counter(above for above, _ in places)
+    wholes = []
+    for above, name in places:
+        near = (above, os.path.dirname(above)) if inside[above] == 1 else (above,)
+        numbered = (folder for folder in near if step_in_name(os.path.basename(folder)) is not None)
+        wholes.append(next(numbered, None) if step_in_name(name) is None else None)
+    return wholes
