@@ -23,8 +23,8 @@ _COMPANION = pattern(
 )
 # What keeps how far training was and other small things, where no tensor is in it.
 COUNTERS = pattern(
-    r"(?:(?:trainer|state|meta|progress|criterion|step_scheduler)[_-]?\d*|(?:train_)?dataloader\w*|\w+_optim_group)"
-    r"\.(?:pt|pth|bin|ckpt)",
+    r"(?:(?:trainer|state|meta|progress|criterion|step_scheduler)[_-]?\d*|(?:(?:train_)?dataloader|lr_scheduler)[\w-]*"
+    r"|\w+_optim_group)\.(?:pt|pth|bin|ckpt)",
     re.IGNORECASE,
 )
 # Texts among the files of SpeechBrain.

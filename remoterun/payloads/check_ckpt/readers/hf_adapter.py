@@ -20,20 +20,16 @@ CONFIG = "adapter_config.json"
 ADAPTER = "adapter_model"
 # What the names of the tensors contain that a kind of adapter trains.
 _TRAINED = {
-    "LORA": ("lora_",),
-    "ADALORA": ("lora_",),
-    "LOHA": ("hada_",),
-    "LOKR": ("lokr_",),
-    "IA3": ("ia3_",),
-    "OFT": ("oft_",),
-    "BOFT": ("boft_",),
-    "VERA": ("vera_",),
+    "LORA": "lora_",
+    "ADALORA": "lora_",
+    "LOHA": "hada_",
+    **{kind: kind.lower() + "_" for kind in ("LOKR", "IA3", "OFT", "BOFT", "VERA")},
 }
 
 
 def claim(listing: Listing) -> List[Claim]:
-    """Claim a folder that holds an adapter's configuration."""
-    if CONFIG not in listing.files:
+    """Claim a folder that holds an adapter's configuration, but for those of MLX, whose files stand for themselves."""
+    if CONFIG not in listing.files or "adapters.safetensors" in listing.files:
         return []
     return [Claim("", (CONFIG, *(name for each in adapters(weights_of(listing)) for name in each.all_files)))]
 
@@ -69,10 +65,10 @@ def _kind(members: Members) -> str:
 
 
 def _judge(checkpoint: Checkpoint, names: Set[str], kind: str) -> None:
-    trained = _TRAINED.get(kind.upper(), ("",))
+    trained = _TRAINED.get(kind.upper(), "")
     if not names:
         checkpoint.add("CK010", "the adapter is empty: it holds no tensor", severity=BAD)
-    elif not any(part in name for name in names for part in trained):
+    elif not any(trained in name for name in names):
         message = "none of its %s is one that a %s adapter trains, such as %s"
-        told = count_of(len(names), "tensor"), clean_text(kind, 30), trained[0]
+        told = count_of(len(names), "tensor"), clean_text(kind, 30), trained
         checkpoint.add("CK010", message % told, severity=SUSPECT, tensors=sorted(names)[:20])

@@ -203,6 +203,8 @@ def _read_metadata(header: Any, checkpoint: Checkpoint, *, whole: bool) -> None:
     if whole and "format" not in known:
         text = "its metadata has no entry called format, without which some loaders refuse a file"
         checkpoint.add("CK125", text)
+    # What ai-toolkit tells is JSON in a text.
+    known.update(re.findall(r'"(step|epoch)": (\d{1,15})\b', known.get("training_info", "")))
     step = _number(known, _STEPS)
     checkpoint.step = int(step) if step is not None and step == int(step) else None
     checkpoint.epoch = _number(known, _EPOCHS)

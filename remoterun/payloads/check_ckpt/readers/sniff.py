@@ -19,22 +19,19 @@ class Kind(Record):
     hint: str = ""
 
 
+_UNPACK = "Unpack it first."
 _BY_START = (
     (
         b"version https://git-lfs",
         Kind("a Git LFS pointer, not the file itself", "git-lfs", hint="Fetch the file it stands for: git lfs pull."),
     ),
     (b"\x89HDF\r\n\x1a\n", Kind("an HDF5 file", "hdf5", checkpoint=True)),
-    (b"\x1f\x8b", Kind("a gzip archive", "gzip", hint="Unpack it first: gunzip.")),
-    (b"BZh", Kind("a bzip2 archive", "bzip2", hint="Unpack it first: bunzip2.")),
-    (b"\xfd7zXZ\x00", Kind("an xz archive", "xz", hint="Unpack it first: unxz.")),
-    (b"\x28\xb5\x2f\xfd", Kind("a Zstandard archive", "zstd", hint="Unpack it first: unzstd.")),
-    (b"7z\xbc\xaf\x27\x1c", Kind("a 7-Zip archive", "7z", hint="Unpack it first.")),
-    (b"Rar!", Kind("a RAR archive", "rar", hint="Unpack it first.")),
+    (b"\x1f\x8b", Kind("a gzip archive", "gzip", hint=_UNPACK)),
+    (b"BZh", Kind("a bzip2 archive", "bzip2", hint=_UNPACK)),
+    (b"\xfd7zXZ\x00", Kind("an xz archive", "xz", hint=_UNPACK)),
+    (b"\x28\xb5\x2f\xfd", Kind("a Zstandard archive", "zstd", hint=_UNPACK)),
     (b"\x93NUMPY", Kind("a numpy array", "npy", checkpoint=True)),
     (b"\x7fELF", Kind("a program", "elf")),
-    (b"%PDF", Kind("a PDF document", "pdf")),
-    (b"\x89PNG", Kind("a PNG picture", "png")),
 )
 _HTML = (b"<!doctype html", b"<html", b"<?xml", b"<head")
 

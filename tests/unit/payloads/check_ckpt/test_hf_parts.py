@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from typing import TYPE_CHECKING
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from tests.unit.payloads.check_ckpt.layouts import (
     accelerate,
@@ -183,3 +185,21 @@ def test_the_index_of_an_optimizer_names_no_tensors(tmp_path: Path) -> None:
     heard = audit(settle_all(tmp_path))
     assert heard.rules(above_info=True) == set(), heard.findings
     assert len(heard.records) == 2
+
+
+def test_adapters_of_mlx_stand_for_themselves(tmp_path: Path) -> None:
+    """They have an adapter_config.json, too, and no adapter_model.safetensors."""
+    tensors = {f"layers.{number}.lora_a": torch.randn(8, 8) for number in range(2)}
+    for name in ("0000100_adapters", "adapters"):
+        save_safetensors(tensors, tmp_path / "lora" / f"{name}.safetensors")
+    save_json({"fine_tune_type": "lora"}, tmp_path / "lora" / "adapter_config.json")
+    heard = audit(settle_all(tmp_path))
+    assert heard.rules(above_info=True) == set(), heard.findings
+    assert len(heard.records) == 2
+
+
+def test_the_step_that_ai_toolkit_tells(tmp_path: Path) -> None:
+    info = json.dumps({"step": 250, "epoch": 3}, indent=4)
+    save_file(weights(), tmp_path / "lora_000000250.safetensors", metadata={"format": "pt", "training_info": info})
+    record = audit(tmp_path).record
+    assert (record["step"], record["epoch"], record.get("step_from")) == (250, 3, None)

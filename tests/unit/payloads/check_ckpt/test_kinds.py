@@ -78,7 +78,14 @@ def test_a_save_that_failed_is_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "path", ["step_scheduler.pt", "criterion.pt", "dataloader/dataloader_dp_rank_0.pt", "train_dataloader_dprank000.pt"]
+    "path",
+    [
+        "step_scheduler.pt",
+        "criterion.pt",
+        "dataloader/dataloader_dp_rank_0.pt",
+        "train_dataloader_dprank000.pt",
+        "lr_scheduler/lr_scheduler_pp-0-of-1_tp-0-of-2.pt",
+    ],
 )
 def test_small_things_without_tensors_go_with_checkpoints(tmp_path: Path, path: str) -> None:
     save(training_state(), tmp_path / "step_10" / "model" / "c.pt")
