@@ -44,7 +44,6 @@ def check(
 
     As `remoterun play check-ckpt` does elsewhere: no file is loaded or executed.
     Each PATH is judged by itself; to compare checkpoints, name their folder.
-    `remoterun payload show check-ckpt` lists what --set takes.
     """
     located = replace(flags, venv=_located(venv), python=python if python and "/" not in python else _located(python))
     choice = located.choice(params=set_, files=params, rules=rule_changes(ignore, severity))

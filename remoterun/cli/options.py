@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import typer
 
@@ -122,7 +122,11 @@ ParamsOption = Annotated[
 SetOption = Annotated[
     list[str] | None,
     _option(
-        _RUN, "--set", metavar="NAME=VALUE", help="A parameter of the payload.", autocompletion=completing.parameters
+        _RUN,
+        "--set",
+        metavar="NAME=VALUE",
+        help="A parameter of the payload; `remoterun payload show PAYLOAD` lists them.",
+        autocompletion=completing.parameters,
     ),
 ]
 IgnoreOption = Annotated[
@@ -165,6 +169,8 @@ MetricsOption = Annotated[
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Flags(Shared):
     """Hold the flags that `play`, `run` and `exec` share, and other commands in part."""
+
+    FIRST: ClassVar = frozenset({"on", "without", "only", "project"})
 
     on: Annotated[
         list[str] | None,

@@ -50,7 +50,10 @@ def play(
     metrics: MetricsOption = None,
     flags: Flags,
 ) -> int:
-    """Run a playbook or a payload on targets and show what it found."""
+    """Run a playbook or a payload on targets and show what it found.
+
+    For example: remoterun play check-ckpt --on kpro6/200 --set root=/ckpt
+    """
     showing = flags.showing(metrics_file(metrics, detach=detach))
     choice = flags.choice(params=set_, files=params, rules=rule_changes(ignore, severity))
     plan = Project.load(flags.project).plan_play(name, choice)

@@ -6,7 +6,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, fields
 from functools import lru_cache, wraps
 from inspect import Parameter, Signature, signature
-from typing import TYPE_CHECKING, Any, get_type_hints
+from typing import TYPE_CHECKING, Any, ClassVar, get_type_hints
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -15,7 +15,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shared:
-    """Be the base of records of flags, whose fields are annotated as typer wants it."""
+    """Be the base of records of flags, whose fields are annotated as typer wants it.
+
+    `FIRST` names those that help tells of before a command's own.
+    """
+
+    FIRST: ClassVar[frozenset[str]] = frozenset()
 
     def around(self, given: Mapping[str, Any]) -> AbstractContextManager[None]:
         """Return what a command is run in; `given` are its own arguments."""
@@ -40,14 +45,19 @@ def taking(record: type[Shared], *names: str) -> Callable[[Callable[..., int]], 
             if name != "flags"
         ]
 
+        arguments = [item for item in own if item.kind is not Parameter.KEYWORD_ONLY]
+        first = [item for item in extra if item.name in record.FIRST]
+        # Each once, in this order.
+        ordered = list({item.name: item for item in (*arguments, *first, *own, *extra)}.values())
+
         @wraps(function)
         def command(**given: Any) -> int:  # typer hands over what the signature says
             said = record(**{item.name: given.pop(item.name) for item in flags})
             with said.around(given):
                 return function(flags=said, **given)
 
-        command.__signature__ = Signature([*own, *extra])  # type: ignore[attr-defined]
-        command.__annotations__ = {item.name: item.annotation for item in (*own, *extra)}
+        command.__signature__ = Signature(ordered)  # type: ignore[attr-defined]
+        command.__annotations__ = {item.name: item.annotation for item in ordered}
         return command
 
     return give

@@ -585,3 +585,11 @@ def test_what_nobody_may_look_into_is_named(project: Project, place: str, words:
     (problem,) = strict_json(done.stdout)["problems"]
     assert "Permission denied" in problem["message"]
     assert str(shut) in problem["file"]
+
+
+def test_help_tells_first_of_where_and_of_the_run() -> None:
+    lines = bare("play", "--help").stdout.decode().splitlines()
+    titles = [line.strip("╭╮─ ") for line in lines if line.startswith("╭")]
+    assert titles == ["Arguments", "Options", "Where", "The run", "How to get there"]
+    flags = [match[1] for line in lines if (match := re.match(r"│ (--[\w-]+)", line))]
+    assert flags.index("--on") < flags.index("--set") < flags.index("--env") < flags.index("--user")
