@@ -276,7 +276,7 @@ def choice_of(options: Options) -> Choice:
     """
     said = {"on": options.get("on"), "without": options.get("without"), "only": options.get("only")}
     patterns = {name: _patterns(texts) for name, texts in said.items() if texts is not None}
-    problems = [*_unknown(options), *_nothing(patterns), *_no_text(patterns, options.get("env", {}))]
+    problems = [*_unknown(options), *_unusable(patterns)]
     at_once = options.get("targets_at_once", 64)
     if at_once < 1:
         problems.append(Problem(path="targets_at_once", message=f"{at_once} lets nothing begin: give 1 or more"))
@@ -307,19 +307,14 @@ def _unknown(options: Options) -> Iterator[Problem]:
             yield Problem(path=name, message=message, nearest=nearest(name, Options.__annotations__))
 
 
-def _nothing(patterns: Mapping[str, Sequence[str]]) -> Iterator[Problem]:
-    """Tell that nothing was chosen: a list that a program came to may be empty, which must not mean everything."""
-    for name in ("on", "only"):
-        if name in patterns and not any(patterns[name]):
+def _unusable(patterns: Mapping[str, Sequence[str]]) -> Iterator[Problem]:
+    """Tell patterns that are no text, and that nothing was chosen: an empty list must not mean everything."""
+    for name, texts in patterns.items():
+        if not any(texts) and name != "without":
             yield Problem(path=name, message="names no target: leave it out for those that the playbook names")
-
-
-def _no_text(patterns: Mapping[str, Sequence[str]], env: Mapping[str, str]) -> Iterator[Problem]:
-    """Tell what would have to be text."""
-    values = [(name, text) for name, texts in patterns.items() for text in texts]
-    for path, value in (*values, *((f"env {name}", value) for name, value in env.items())):
-        if not isinstance(value, str):
-            yield Problem(path=path, message=f"must be text, not {show(value)}")
+        for text in texts:
+            if not isinstance(text, str):
+                yield Problem(path=name, message=f"must be text, not {show(text)}")
 
 
 def _patterns(said: Sequence[str]) -> tuple[str, ...]:

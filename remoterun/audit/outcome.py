@@ -15,8 +15,7 @@ if TYPE_CHECKING:
     from remoterun.compare import Difference
     from remoterun.model import Outcome, Run
 
-_GRAVEST_FIRST: Final = (RunStatus.ERROR, RunStatus.INCOMPLETE, RunStatus.FINDINGS, RunStatus.OK)
-
+_GRAVEST_FIRST: Final = (RunStatus.INCOMPLETE, RunStatus.FINDINGS, RunStatus.OK)
 _MOST_CUT_TOLD: Final = 3
 
 
@@ -95,9 +94,7 @@ class Audit:
 
 
 def cut_text(audit: Audit) -> str:
-    """Say which former audits were cut, all in one; empty when all came to their end."""
-    if not audit.cut:
-        return ""
+    """Say which former audits were cut, at least one, all in one."""
     newest = audit.cut[-1]
     count = audit.cut_earlier + len(audit.cut)
     if count == 1:
@@ -111,7 +108,7 @@ def cut_text(audit: Audit) -> str:
 def exit_code(audit: Audit, exit_on: ExitOn) -> int:
     """Return the exit status; what ended the audit or kept it from its work shows in any case."""
     status = audit.status
-    if audit.ended_as is not None or audit.problems or status is RunStatus.ERROR:
+    if audit.ended_as is not None or audit.problems:
         return status.exit_code
     if exit_on is ExitOn.CHANGED:
         return (status.exit_code or RunStatus.FINDINGS.exit_code) if audit.changed else 0
