@@ -11,7 +11,9 @@ MASK = pattern(
     r"(?:^|[._])\w*(mask|causal|alibi|attn_bias|attention_bias|position_bias|bias_table|rel_pos)\w*$", re.IGNORECASE
 )
 # Buffers that hold the least or the greatest of what a module has seen.
-EXTREME = pattern(r"(?:^|[._])(?:(?:running_)?(?:min|max)(?:_vals?)?|best(?:_\w+)?)$", re.IGNORECASE)
+EXTREME = pattern(
+    r"(?:^|[._])(?:(?:running_)?(?:min|max)(?:_vals?)?|(?:low|upp)er_bound|best(?:_\w+)?)$", re.IGNORECASE
+)
 # Floating-point tensors of a state dict that no optimizer works on.
 BUFFER = pattern(
     r"(?:^|[._])(?:running_mean|running_var|num_batches_tracked|inv_freq|freqs?_cis|(?:sin|cos)(?:_cached)?"

@@ -321,6 +321,15 @@ def _observers() -> dict[str, Any]:
     return {"model": {**Network().state_dict(), **observers}, "epoch": 0}
 
 
+def _bounds() -> dict[str, Any]:
+    """Have the bounds of a constraint, as every model of GPyTorch has them."""
+    bounds = {
+        "raw_noise_constraint.lower_bound": torch.tensor(1e-4),
+        "raw_noise_constraint.upper_bound": torch.tensor(math.inf),
+    }
+    return {"model": {**Network().state_dict(), **bounds}, "step": 5}
+
+
 def _no_gradients() -> dict[str, Any]:
     """Have gradients whose squares are too small for any number, and experts to which nothing was sent."""
     network, experts = Network(), nn.ModuleList(nn.Linear(_WIDTH, _WIDTH) for _ in range(4))
@@ -395,6 +404,7 @@ def test_tensors_of_many_lengths(tmp_path: Path) -> None:
         _begins_at_zero,
         _critic_first,
         _observers,
+        _bounds,
         _no_gradients,
         _rare_words,
         _forms,
