@@ -38,13 +38,20 @@ _BLOCK = 256 * 1024
 _LONGEST = 9
 # Bytes that may hold more than a label.
 _LARGE = 1024
-# These call what they are given.
-_CALLING = ("torch._tensor._rebuild_from_type_v2", "torch._tensor._rebuild_from_type")
-# These make types such as int | None and Optional[int], and iterators over lists, or call what they are given.
-_EITHER = ("reduce", "getitem", "iter")
-_SPECIAL = frozenset(
-    ("getattr", "OrderedDict", "_load_from_bytes", "_rebuild_from_type_v2", "_rebuild_from_type", *_EITHER)
-)
+# These call what they are given, in this place.
+_CALLING = {
+    "torch._tensor._rebuild_from_type_v2": 0,
+    "torch._tensor._rebuild_from_type": 0,
+    "numpy.random._pickle.__randomstate_ctor": 1,
+    "numpy.random._pickle.__generator_ctor": 1,
+    "builtins.reduce": 0,
+    "functools.reduce": 0,
+    "_functools.reduce": 0,
+}
+# These make bound methods, types such as int | None and Optional[int], and iterators over lists, or reach, make and
+# call anything.
+_EITHER = ("getattr", "type", "reduce", "getitem", "iter")
+_SPECIAL = frozenset(("OrderedDict", "_load_from_bytes", *(path.rpartition(".")[2] for path in _CALLING), *_EITHER))
 
 
 class Machine:
@@ -251,8 +258,9 @@ class Machine:
             # Protocols below 4 name a nested class by looking it up in the outer one.
             self.find(args[0].module, "%s.%s" % (args[0].name, args[1]))
             return True
-        if (path in _CALLING or func.name == "reduce") and args and isinstance(args[0], Global):
-            self._use(args[0], "called")
+        for called in args[_CALLING[path] :][:1] if path in _CALLING else ():
+            if isinstance(called, (Global, Call)):
+                self._use(called, "called")
         if func.name in _EITHER and not _makes_data(func.name, args):
             self._use(func, "called indirectly")
         if path == "collections.OrderedDict":
@@ -311,13 +319,17 @@ def _names_inner(args: Tuple[Any, ...]) -> bool:
 
 
 def _makes_data(name: str, args: Tuple[Any, ...]) -> bool:
-    """Tell whether one of these functions does no more than types and iterators ask of it.
+    """Tell whether one of these functions does no more than methods, types and iterators ask of it.
 
-    What else they return, or call, could be anything: reduce(getattr, ...) and getitem reach every function there is.
+    What else they return, or call, could be anything: with the attributes of attributes, and those that all objects
+    have, every function there is can be reached, and a new class can have it called.
     """
     first = args[0] if args else None
-    if name == "iter":
+    if name in ("iter", "type"):
         return len(args) == 1
+    if name == "getattr":
+        inner = isinstance(first, Call) and first.origin.name == name
+        return len(args) == 2 and isinstance(args[1], str) and not (inner or args[1].startswith("__"))
     if name == "getitem":
         return isinstance(first, Global)
     return isinstance(first, Global) and first.path in ("operator.or_", "_operator.or_")

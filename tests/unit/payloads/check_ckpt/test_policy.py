@@ -7,12 +7,16 @@ import functools
 import logging
 import operator
 import os
+import pathlib
 import shutil
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Literal
 
+import numpy
 import pytest
 import torch
+from numpy.random._pickle import __randomstate_ctor
+from torch._tensor import _rebuild_from_type_v2
 from torch._weights_only_unpickler import _get_allowed_globals
 
 from remoterun.payloads.check_ckpt.pickles.nodes import Global
@@ -189,23 +193,48 @@ def test_what_reduce_calls_is_called(tmp_path: Path, function: object, rule: str
 _ATTRIBUTES = Built(functools.reduce, getattr, [logging.getLogger, "__globals__"])
 _EVAL = Built(operator.getitem, Built(operator.getitem, _ATTRIBUTES, "__builtins__"), "eval")
 _BODY = Built(functools.partial, _EVAL, "1 + 1")
+_METHOD = Built(getattr, Built(logging.getLogger, "x"), "info")
+_BUILTINS = Built(getattr, Built(getattr, _METHOD, "__func__"), "__builtins__")
+_NEW_CLASS = Built(type, "New", (), _BUILTINS)
+_WRITE = Built(getattr, Built(pathlib.PosixPath, "/nowhere/at/all"), "write_text")
 
 
 @pytest.mark.parametrize(
     "value",
     [
-        _ATTRIBUTES,
-        Built(list, Built(iter, _BODY, 2)),
-        Built(operator.getitem, Built(collections.defaultdict, _BODY), "key"),
-        Built(functools.reduce, _BODY, []),
+        pytest.param(_ATTRIBUTES, id="attributes"),
+        pytest.param(Built(list, Built(iter, _BODY, 2)), id="iterator"),
+        pytest.param(Built(operator.getitem, Built(collections.defaultdict, _BODY), "key"), id="missing key"),
+        pytest.param(Built(functools.reduce, _BODY, []), id="reduce"),
+        pytest.param(_BUILTINS, id="attributes of attributes"),
+        pytest.param(Built(getattr, Built(logging.getLogger, "x"), "__class__"), id="what every object has"),
+        pytest.param(_NEW_CLASS, id="class"),
+        pytest.param(Built(_rebuild_from_type_v2, Built(functools.partial, _WRITE), torch.Tensor, (), {}), id="torch"),
+        pytest.param(Built(__randomstate_ctor, "text", _WRITE), id="numpy"),
     ],
-    ids=["attributes", "iterator", "missing key", "reduce"],
 )
 @pytest.mark.parametrize("protocol", [2, 4])
-def test_what_makes_types_may_reach_every_function(tmp_path: Path, value: object, protocol: int) -> None:
-    """None of these names a function that runs code, and the first three run any."""
+def test_what_makes_data_may_reach_every_function(tmp_path: Path, value: object, protocol: int) -> None:
+    """None of these names a function that runs code, and with such steps a file can run any."""
     save({"model": {"w": torch.randn(4, 4)}, "x": value}, tmp_path / "c.pt", pickle_protocol=protocol)
     assert "CK100" in audit(tmp_path).rules(above_info=True)
+
+
+class Trainer:
+    """Have a method that something else keeps."""
+
+    def rate(self) -> float:
+        """Return a rate."""
+        return 0.1
+
+
+@pytest.mark.parametrize(
+    "value", [Trainer().rate, type(None), numpy.random.RandomState(1), numpy.random.default_rng(1)]
+)
+@pytest.mark.parametrize("protocol", [2, 4])
+def test_methods_and_random_states_are_data(tmp_path: Path, value: object, protocol: int) -> None:
+    save({"model": {"w": torch.randn(4, 4)}, "x": value}, tmp_path / "c.pt", pickle_protocol=protocol)
+    assert audit(tmp_path).rules(above_info=True) == set()
 
 
 def test_calling_what_a_call_returned_is_suspect() -> None:
