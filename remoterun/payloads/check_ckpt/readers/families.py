@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 _FAMILIES: Tuple[Tuple[str, str], ...] = (
     ("hf_trainer", r"trainer_state\.json|(?:optimizer|scheduler|sampler)(?:_\d+)?\.(?:pt|bin)|random_states_\d+\.pkl"),
     ("hf_adapter", r"adapter_config\.json"),
+    ("hf_ranks", r"shard-\d+-model-\d+-of-\d+\.safetensors"),
     ("hf_model", r"config\.json|.+-of-\d+(?:\.\w+)?\.(?:safetensors|bin)|.+\.index(?:\.\w+)?\.json"),
     ("nemo", r"weights"),
     ("megatron", r"mp_rank_\d+(?:_\d+)*|common\.pt|metadata\.json|integrity\.json"),

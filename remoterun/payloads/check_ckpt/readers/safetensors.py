@@ -15,6 +15,7 @@ from ..model import (
     UNKNOWN_FORMAT,
     Checkpoint,
     FlawedError,
+    Piece,
     Progress,
     Region,
     Tensor,
@@ -61,7 +62,8 @@ def read_safetensors(source: Source) -> Checkpoint:
     checkpoint = Checkpoint("safetensors", source.size)
     start, header = _header(source)
     entries = _entries(header, checkpoint)
-    _read_metadata(header, checkpoint, whole=source.whole)
+    known = _read_metadata(header, checkpoint, whole=source.whole)
+    offsets = _offsets(known.get("DCP_SHARDING_INFO", "{}"))
     checkpoint.add("CK028", "safetensors files hold no checksums, so damaged bytes can't be told from good ones")
     _check_places(entries, source.size - start, checkpoint)
     checkpoint.decoded = True
@@ -71,6 +73,8 @@ def read_safetensors(source: Source) -> Checkpoint:
         checkpoint.parts.add(role)
     for entry in entries:
         _place(entry, start, source.base, role, checkpoint)
+    if offsets:
+        checkpoint.tensors = [_placed_in_whole(tensor, offsets.get(tensor.name, ())) for tensor in checkpoint.tensors]
     return checkpoint
 
 
@@ -194,7 +198,28 @@ def _place(entry: _Entry, start: int, base: int, role: str, checkpoint: Checkpoi
     checkpoint.tensors.append(Tensor(entry.name, role, dtype, entry.shape, row_major(entry.shape), region, 0, key))
 
 
-def _read_metadata(header: Any, checkpoint: Checkpoint, *, whole: bool) -> None:
+def _offsets(text: str) -> Dict[str, Tuple[int, ...]]:
+    """Read where in the whole tensors those of a rank begin, as HuggingFaceStorageWriter notes it."""
+    try:
+        root = json.loads(text, parse_int=_integer)
+    except (ValueError, RecursionError):
+        return {}
+    told = {name: each.get("saved_offsets") for name, each in _mapping(root).items() if isinstance(each, dict)}
+    return {clean_text(name): tuple(each) for name, each in told.items() if _is_counts(each) and any(each)}
+
+
+def _mapping(value: object) -> Dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _placed_in_whole(tensor: Tensor, offsets: Tuple[int, ...]) -> Tensor:
+    if not offsets or len(offsets) != len(tensor.shape):
+        return tensor
+    whole = tuple(begin + size for begin, size in zip(offsets, tensor.shape))
+    return tensor._replace(piece=Piece(offsets, whole))
+
+
+def _read_metadata(header: Any, checkpoint: Checkpoint, *, whole: bool) -> Dict[str, str]:
     """Read what the header says of the file as a whole; parts of other files need say nothing."""
     value = next((value for name, value in reversed(header) if name == _METADATA), _Pairs())
     if not isinstance(value, _Pairs) or not all(isinstance(text, str) for _, text in value):
@@ -211,6 +236,7 @@ def _read_metadata(header: Any, checkpoint: Checkpoint, *, whole: bool) -> None:
     for what, number in (("step", checkpoint.step), ("epoch", checkpoint.epoch)):
         if number is not None:
             checkpoint.progress.append(Progress(what, number, "the header's %s" % _METADATA))
+    return known
 
 
 def _number(known: Dict[str, Any], names: Tuple[str, ...]) -> Optional[Number]:
