@@ -101,9 +101,14 @@ def new(
     project: ProjectOption = None,
 ) -> int:
     """Write a small payload that works, into the project's payloads folder."""
-    from remoterun.catalog import scaffold
+    from remoterun.catalog import Catalog, scaffold
     from remoterun.inventory import FILE_NAME, find_project
 
+    if name in Catalog.load(None).names():
+        # It would be played instead, and say that all is well.
+        raise ConfigError(
+            f"a payload named {name!r} is there already, and this would take its place: choose another name"
+        )
     root = find_project(Path.cwd(), project) or Path.cwd()
     for path in scaffold(name, root / "payloads", kind.value):
         write(f"{path}\n")

@@ -439,6 +439,12 @@ def test_new_payload_plays_at_once(project: Project, kind: str) -> None:
     assert project.run("payload", "new", f"my-{kind}", "--kind", kind).status == 2
 
 
+def test_a_new_payload_takes_no_place_of_one_that_is_there(project: Project) -> None:
+    made = project.run("payload", "new", "check-ckpt")
+    assert (made.status, (project.folder / "payloads/check_ckpt").exists()) == (2, False)
+    assert "would take its place: choose another name" in made.stderr
+
+
 def test_how_a_new_payload_is_played_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where there is no project yet: the commands can be pasted, and then it plays."""
     folder = tmp_path / "a folder"
