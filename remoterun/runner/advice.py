@@ -13,6 +13,14 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _NO_FILE: Final = "No such file or directory"
+# By how the messages of systems end.
+_REASONS: Final[Mapping[str, str]] = {
+    "Permission denied": "It is a folder, or may not be executed, or not be reached: look with `ls -ld` there.",
+    "Exec format error": (
+        "A script needs a first line such as `#!/bin/sh`, or its shell in front of it (`-- sh FILE`); another program "
+        "is damaged, or made for another kind of machine: `file` says for which."
+    ),
+}
 # What programs get on a target when nothing else is said; there it is part of what is uploaded.
 _PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _STATUSES: Final[Mapping[int, str]] = {
@@ -24,8 +32,10 @@ _STATUSES: Final[Mapping[int, str]] = {
 
 def not_started(job: Job, message: str) -> str | None:
     """Say what to do where a program could not be started; None where the code's own hint has to do."""
-    if not isinstance(job.work, ExecWork) or not message.endswith(_NO_FILE):
+    if not isinstance(job.work, ExecWork):
         return None
+    if not message.endswith(_NO_FILE):
+        return next((hint for reason, hint in _REASONS.items() if message.endswith(reason)), None)
     word = job.work.argv[0].decode("utf-8", "replace")
     if len(word.split()) > 1 and len(job.work.argv) == 1:
         line = shlex.quote(word) if word.isprintable() else "COMMAND"

@@ -480,6 +480,26 @@ def test_a_program_of_the_target_ends(python: str, argv: tuple[bytes, ...], code
     assert words in _message(outcome)
 
 
+@pytest.mark.parametrize(
+    ("data", "mode", "words"),
+    [
+        (b"echo hi\n", 0o755, "A script needs a first line such as `#!/bin/sh`"),
+        (b"\x7fELF but not really", 0o755, "made for another kind of machine"),
+        (b"#!/bin/sh\n", 0o644, "may not be executed"),
+        (b"#!/no/such/shell\n", 0o755, "its first line (`#!`) may name an interpreter that is not there"),
+    ],
+)
+def test_it_is_told_why_a_program_that_is_there_cannot_be_started(
+    tmp_path: Path, data: bytes, mode: int, words: str
+) -> None:
+    tool = tmp_path / "tool"
+    tool.write_bytes(data)
+    tool.chmod(mode)
+    outcome = play(ExecWork(argv=(bytes(tool),)))
+    assert outcome.error is not None
+    assert (outcome.error.code, words in outcome.error.hint) == ("start_failed", True)
+
+
 def test_the_path_that_a_missing_program_was_looked_for_in_is_the_one_that_programs_get() -> None:
     given = play(ExecWork(argv=(b"/bin/sh", b"-c", b"printf %s $PATH"))).stdout.head.decode()
     missing = play(ExecWork(argv=(b"no-such-program",)))
