@@ -144,7 +144,7 @@ class JobRun:
                     lost = trouble
                 if not self._may_go_on(trouble, again=again, tries=tries):
                     raise self._given_up(lost, trouble) from error
-                wait = min(_LONGEST_BACKOFF_S, _BACKOFF_S * 2 ** min(tries, _DOUBLINGS))
+                wait = _least(min(_LONGEST_BACKOFF_S, _BACKOFF_S * 2 ** min(tries, _DOUBLINGS)), self._left()) or 0.0
             self._moved(Phase.CONNECT, waiting=False)
             target, step = self._job.target.id, self._job.step
             text = f"remoterun: {self._vault.redactor.text(trouble.message)}; the run is taken up again"
@@ -189,9 +189,12 @@ class JobRun:
             return last
         if not _may_pass(last):
             return last
-        lease = format_duration(self._job.limits.lease)
-        tried = f"{lost.message}, and could not be taken up again within the lease of {lease}"
-        return TargetError("connection_lost", f"{tried}: {last.message}")
+        limits = self._job.limits
+        tried = f"{lost.message}, and could not be taken up again within the"
+        if limits.total is not None and not self._left():
+            text = f"{tried} {format_duration(limits.total)} for everything: {last.message}"
+            return TargetError("total_timeout", text, limit=("total", limits.total, "limits.total"))
+        return TargetError("connection_lost", f"{tried} lease of {format_duration(limits.lease)}: {last.message}")
 
     def _explained(self, error: TargetError) -> TargetError:
         """Tell a run that its lease has ended from one that is gone though the lease is not over."""
@@ -250,8 +253,8 @@ class JobRun:
             opening = pool.session(
                 host,
                 hops.enter_argv(self._job.target),
-                connect_s=_least(limits.connect, limits.total),
-                enter_s=_least(limits.enter, limits.total),
+                connect_s=_least(limits.connect, self._left()),
+                enter_s=_least(limits.enter, self._left()),
                 on_phase=self._moved,
                 again=again,
             )
@@ -326,6 +329,13 @@ class JobRun:
     def _deadline(self) -> float | None:
         total = self._job.limits.total
         return None if total is None or self._started_at is None else self._started_at + total
+
+    def _left(self) -> float | None:
+        """Return how much is left of the limit `total`; None where there is none."""
+        deadline = self._deadline()
+        if deadline is None:
+            return self._job.limits.total
+        return max(0.0, deadline - asyncio.get_running_loop().time())
 
     def _by_total(self, error: TargetError) -> TargetError:
         """Name the limit `total` where it was the shorter one while the target was being reached."""

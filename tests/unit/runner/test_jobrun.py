@@ -53,6 +53,18 @@ class _GoneNetwork:
         yield _LostForGood()
 
 
+class _HangingNetwork(_GoneNetwork):
+    """Be the connections to a host that is reached once; then nothing comes of one for as long as it may take."""
+
+    @asynccontextmanager
+    async def session(self, *_: Any, connect_s: float, **__: Any) -> AsyncIterator[MemorySession]:
+        self.tries += 1
+        if self.tries > 1:
+            await asyncio.sleep(connect_s)
+            raise TargetError("connect_timeout", "no answer", limit=("connect", connect_s, "limits.connect"))
+        yield _LostForGood()
+
+
 class _AnyNetwork:
     """Be a connection over which nobody ever answers."""
 
@@ -92,5 +104,19 @@ def test_a_connection_is_tried_for_as_long_as_the_lease_is() -> None:
         assert outcome.error.message.endswith("within the lease of 12h: the network is unreachable")
         assert LEASE_S - 10 <= asyncio.get_running_loop().time() - began <= LEASE_S + 10
         assert network.tries > LEASE_S / 5
+
+    run(work())
+
+
+def test_a_run_that_cannot_be_taken_up_ends_by_the_limit_of_everything() -> None:
+    async def work() -> None:
+        limits = Limits(lease=LEASE_S, connect=20.0, total=70.0)
+        job = Job(target=TARGET, step=0, work=ExecWork(argv=(b"true",)), limits=limits)
+        began = asyncio.get_running_loop().time()
+        outcome = await _tried(job, []).outcome(cast("Pool", _HangingNetwork()))
+        assert outcome.error is not None
+        assert outcome.error.code == "total_timeout"
+        assert outcome.error.message.endswith("could not be taken up again within the 70s for everything: no answer")
+        assert asyncio.get_running_loop().time() - began <= 70.1
 
     run(work())
