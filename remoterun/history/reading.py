@@ -11,7 +11,7 @@ from remoterun.history.alive import is_running, sweep
 from remoterun.history.database import NO_PROJECT, NewerHistoryError, connect, project_name, reading, trouble
 from remoterun.history.retention import before, forget
 from remoterun.history.stored import stored_records
-from remoterun.history.values import unpack_outcome, unpack_plan
+from remoterun.history.values import is_signed, unpack_outcome, unpack_plan
 from remoterun.model import ErrorInfo, Outcome, Phase, Plan, Run, RunStatus, Status, judge
 from remoterun.records import dataclass
 from remoterun.report.documents import plain
@@ -42,11 +42,11 @@ class HistoryError(ConfigError):
 
 
 class PlanError(HistoryError):
-    """Say that nobody knows any more what a run was to do: another version of remoterun planned it."""
+    """Say that nobody knows any more what a run was to do, and why: mostly, another version of remoterun planned it."""
 
-    def __init__(self, run: Kept, version: str) -> None:
+    def __init__(self, run: Kept, why: str) -> None:
         super().__init__(
-            f"the plan of {run.run_id} can't be read any more (remoterun {version} made it): run {run.playbook} anew; "
+            f"the plan of {run.run_id} can't be read any more ({why}): run {run.playbook} anew; "
             f"what is still at work is fetched by `remoterun collect {run.run_id} --on TARGET`, or ended by `cancel`"
         )
         self.run_id = run.run_id
@@ -341,7 +341,7 @@ class History:
         """Return what a run was to do.
 
         Raises:
-            PlanError: when another version of remoterun planned it.
+            PlanError: when another version of remoterun planned it, or this user's key is another one now.
         """
         row = self._database.execute("SELECT number, remoterun, plan FROM runs WHERE id = ?", (kept.run_id,)).fetchone()
         number, version, body = _still_there(row, kept.run_id)
@@ -352,7 +352,8 @@ class History:
         )
         plan = unpack_plan(body, packs)
         if plan is None:
-            raise PlanError(kept, version)
+            made = f"remoterun {version} made it"
+            raise PlanError(kept, made if is_signed(body) else "the key that it was signed with is gone")
         return plan
 
     # --- projects that have moved ---

@@ -159,6 +159,11 @@ def unpack_plan(data: bytes, packs: Mapping[str, bytes]) -> Plan | None:
         return replace(plan, jobs=tuple(_with_pack(job, packs, whole) for job in plan.jobs))
 
 
+def is_signed(data: bytes) -> bool:
+    """Tell whether a plan was written with the key that this user has now."""
+    return signed(_PURPOSE, data) is not None
+
+
 class _Pickler(pickle.Pickler):
     """Write records by the names of their fields: a later version may have more of them."""
 
