@@ -425,7 +425,7 @@ def _finite(text: str) -> float:
 
 
 def _number(value: Json) -> float | None:
-    if isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 1e18 and not math.isnan(value):
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 1e18:
         return value
     return None
 
