@@ -176,6 +176,8 @@ def _newest(good: Sequence[Judged]) -> Optional[Judged]:
         # Either may begin anew while the other goes on: the steps with each epoch, the epochs with each run.
         of_last = max(good, key=lambda each: (each.epoch or 0, each.step or 0, each.optimizer))
         return max(of_last, last, key=lambda each: each.unit.mtime_ns)
+    if all(each.step is None and each.epoch is not None for each in good):
+        return max(good, key=lambda each: (each.epoch or 0, each.optimizer, each.unit.mtime_ns), default=None)
     newest = newest_first([each.unit for each in good])[:1]
     return next((each for each in good if [each.unit] == newest), None)
 
