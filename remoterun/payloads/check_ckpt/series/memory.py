@@ -119,7 +119,7 @@ class Memory:
         if entry.link is not None and self._follows_itself(report.unit):
             entry.link.compared = entry.link.remembered = self._held_against_past(report.unit, entry.link)
         kept, store = self._keep(entry, key, marks), self._store
-        if kept and entry.link is not None and self._follows_itself(report.unit):
+        if kept and self._deep and entry.link is not None and self._follows_itself(report.unit):
             self._past.add(report.unit.path, key)
         if kept and entry.link is not None and len(self._waiting) >= _MOST_AT_HAND:
             entry.link.profile = Profile(entry.link.card, lambda: store.marks(key))

@@ -111,6 +111,18 @@ def test_what_has_its_step_in_its_name_is_compared_with_its_like_only(tmp_path: 
     assert audited(saved, tmp_path / "epoch_1.pt").findings == []
 
 
+def test_audits_of_headers_alone_leave_the_past_as_it_is(tmp_path: Path) -> None:
+    saved = trained()
+    saved[2]["model"] = saved[0]["model"]
+    path = tmp_path / "ckpt.pt"
+    audited(saved[:1], path)
+    for number in range(5):
+        audited([{**saved[1], "step": 30 + number}], path, deep=False)
+    heard = audited(saved[2:], path)
+    assert heard.of("CK081")["message"].endswith("those of ckpt.pt at step 20")
+    assert "CK081" in audit(tmp_path, later=_LATER, deep=False).rules()
+
+
 def test_without_a_memory_there_is_no_past(tmp_path: Path) -> None:
     saved = trained()
     saved[2]["model"] = saved[1]["model"]
