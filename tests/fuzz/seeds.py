@@ -137,6 +137,17 @@ def _shards() -> Files:
     return {**files, "model.safetensors.index.json": json.dumps(index).encode(), "config.json": b"{}"}
 
 
+def _ranks() -> Files:
+    """Lay out what two ranks save by HuggingFaceStorageWriter."""
+    return {
+        f"shard-0000{rank}-model-00001-of-00001.safetensors": save_safetensors(
+            {"w": torch.ones(3, 4), "b": torch.ones(2)} if rank == 1 else {"w": torch.ones(3, 4)},
+            metadata={"format": "pt", "DCP_SHARDING_INFO": json.dumps({"w": {"saved_offsets": [3 * (rank - 1), 0]}})},
+        )
+        for rank in (1, 2)
+    }
+
+
 def _trainer() -> Files:
     state = _state()
     return {
@@ -223,6 +234,7 @@ _MAKERS: Mapping[str, Callable[[], bytes | Files]] = {
     "dcp-safetensors": lambda: _distributed(SerializationFormat.SAFETENSORS),
     "dcp-alike": lambda: _distributed(SerializationFormat.TORCH_SAVE, _alike()),
     "shards": _shards,
+    "ranks": _ranks,
     "trainer": _trainer,
     "adapter": _adapter,
     "zero": _zero,
