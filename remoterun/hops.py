@@ -17,7 +17,7 @@ from remoterun.records import dataclass
 from remoterun.remote.stage0 import FOUND, MARK, STAGE0
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from remoterun.model import HopKind, Host, Target
 
@@ -241,12 +241,14 @@ def diagnose(target: Target, *, exit_status: int | None, signal: str | None, std
         stderr: what the command wrote there.
         noise: what came on stdout; stage 0's own lines stand there.
     """
-    said = "\n".join(_lines(stderr))
-    ended = _ending(exit_status, signal, "\n".join(part for part in (said, *_lines(noise)) if part))
+    said, heard = ("\n".join(_lines(text)) for text in (stderr, noise))
+    ended = _ending(exit_status, signal, "\n".join(part for part in (said, heard) if part))
     told = _from_marks(target, noise)
     if told is None and FOUND in noise:
         told = TargetError("interpreter_broken", f"{target.id}: {target.interpreter} {ended}")
-    told = told or _from_rules(target, said)
+    rules = (*(_SUDO if target.host.become else ()), *_RULES[target.hop])
+    # Shells that run no commands say so on stdout.
+    told = told or _from_rules(target, rules, said) or _from_rules(target, _LOGIN, heard)
     if told is not None:
         return told
     hint = None if said or noise or signal is not None else _try_by_hand(target.host)
@@ -319,8 +321,8 @@ def _no_interpreter(target: Target, path: str, noise: str) -> TargetError:
     return TargetError("interpreter_missing", f"{target.id}: no Python at {path}{seen}", hint=hint)
 
 
-def _from_rules(target: Target, said: str) -> TargetError | None:
-    for rule in (*(_SUDO if target.host.become else ()), *_RULES[target.hop]):
+def _from_rules(target: Target, rules: Iterable[_Rule], said: str) -> TargetError | None:
+    for rule in rules:
         match = re.search(rule.pattern, said, re.IGNORECASE | re.MULTILINE)
         if match:
             start = said.rfind("\n", 0, match.start()) + 1

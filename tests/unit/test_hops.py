@@ -16,6 +16,7 @@ from remoterun.errors import CODES, TargetError
 from remoterun.hops import diagnose, enter_argv, frozen, state_argv
 from remoterun.model import HopKind, Host, Target
 from remoterun.remote.stage0 import STAGE0, opening
+from tests.support.programs import needed
 
 SHELLS = ("bash", "dash", "zsh", "fish", "tcsh", "busybox")
 
@@ -237,9 +238,10 @@ def test_a_plain_host() -> None:
     ],
 )
 def test_a_login_that_may_run_no_commands(hop: HopKind, text: str) -> None:
-    error = why(text, status=1, where=target(hop))
-    assert error.code == "enter_failed"
-    assert "ordinary shell" in error.hint
+    # nologin and internal-sftp say it on stdout, restricted shells on stderr.
+    for error in (why(text, status=1, where=target(hop)), why(noise=text + "\r\n", status=1, where=target(hop))):
+        assert error.code == "enter_failed"
+        assert "ordinary shell" in error.hint
 
 
 def test_a_login_that_says_nothing_is_to_be_tried_by_hand() -> None:
@@ -449,6 +451,15 @@ def test_what_this_machines_shells_really_say(shell: str) -> None:
         done = subprocess.run([*command, line], capture_output=True, check=False, text=True, stdin=subprocess.DEVNULL)
         error = why(done.stderr, noise=done.stdout, status=done.returncode, where=where)
         assert error.code == code, done.stderr
+
+
+@pytest.mark.parametrize("program", ["nologin", "rbash"])
+def test_what_this_machines_shells_for_no_commands_really_say(program: str) -> None:
+    shell = needed(program, f"{os.environ['PATH']}:/usr/sbin:/sbin")
+    argv = [shell, "-c", shlex.join(enter_argv(target("none")))]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    error = why(done.stderr, noise=done.stdout, status=done.returncode, where=target("none"))
+    assert "ordinary shell" in error.hint, error.message
 
 
 def test_what_this_machines_setpriv_really_says() -> None:
