@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, List, Set
+from typing import TYPE_CHECKING, List
 
 from ..model import clean_text
 from ..rules.rule import SUSPECT
@@ -39,7 +39,9 @@ def read(folder: Folder) -> Checkpoint:
     if _STEP in folder.files:
         _judge_step(members)
     for item in sorted({name.rpartition("/")[0] for name in folder.files if _in(name) in (_TREE, _MANIFEST)}):
-        _judge_item(members, item + "/" if item else "")
+        # What a process wrote has a manifest of its own, and is a part of the tree that it lies in.
+        if not _in(item).startswith("ocdbt.process_"):
+            _judge_item(members, item + "/" if item else "")
     return checkpoint
 
 
@@ -67,12 +69,7 @@ def _judge_item(members: Members, item: str) -> None:
     if item + _MANIFEST in files:
         if not files[item + _MANIFEST].size:
             checkpoint.add("CK061", "%s%s is empty" % (shown, _MANIFEST), file=shown + _MANIFEST)
-        data = _folders(inside, item)
-        if not any(each == "d" or each.startswith("ocdbt.process_") for each in data):
+        if not any(name.startswith(item + "d/") for name in inside):
             checkpoint.add("CK060", "the data of %s is missing: there is no folder d" % (shown or "it"))
     elif not arrays and item + _TREE in files:
         checkpoint.add("CK063", "there is no %s%s, which says where the arrays lie" % (shown, _MANIFEST))
-
-
-def _folders(names: List[str], item: str) -> Set[str]:
-    return {name[len(item) :].partition("/")[0] for name in names if "/" in name[len(item) :]}

@@ -21,6 +21,10 @@ def step(path: Path, *, item: str = "default/", committed: bool = True) -> Path:
     write(path / f"{item}manifest.ocdbt", b"\x0c\xdb" + bytes(100))
     write(path / f"{item}d/0123456789abcdef", bytes(1000))
     write(path / f"{item}_sharding", b"{}")
+    # What the process wrote before it was merged.
+    write(path / f"{item}ocdbt.process_0/manifest.ocdbt", b"\x0c\xdb" + bytes(100))
+    write(path / f"{item}ocdbt.process_0/d/fedcba9876543210", bytes(1000))
+    write(path / f"{item}array_metadatas/process_0", b"{}")
     return path
 
 
