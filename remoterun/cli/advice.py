@@ -48,7 +48,7 @@ def usage_problem(words: Sequence[str], error: TyperException) -> Problem:
     if hasattr(error, "possibilities"):
         return _no_option(words, str(getattr(error, "option_name", "")), context)
     if message.startswith("Missing argument"):
-        return Problem(message=f"{message.rstrip('.')}; {_help(context)}")
+        return Problem(message=f"{message.rstrip('.')}; {_missing(message, context)}")
     if message.startswith("Got unexpected extra argument"):
         return Problem(message=_one_too_many(words, message, context))
     if message.startswith("No such command"):
@@ -62,6 +62,14 @@ def _flags(context: Any) -> list[str]:
 
 def _help(context: Any) -> str:
     return f"`{context.command_path} --help` says what there is"
+
+
+def _missing(message: str, context: Any) -> str:
+    if "'PLAYBOOK'" in message and (names := sorted(_playable())):
+        return f"there are {', '.join(names)}"
+    if "'RUN'" in message:
+        return "`remoterun runs` lists them, and `last` is the newest"
+    return _help(context)
 
 
 def _no_option(words: Sequence[str], option: str, context: Any) -> Problem:

@@ -77,13 +77,20 @@ def test_an_option_that_belongs_elsewhere_is_told_where(project: Project, words:
 
 
 @pytest.mark.parametrize(
-    ("words", "what"), [(("play",), "PLAYBOOK"), (("payload", "show"), "NAME"), (("show",), "RUN")]
+    ("line", "said"),
+    [
+        ("play", "'PLAYBOOK'; there are check-ckpt, hello, nightly, probe"),
+        ("show", "'RUN'; `remoterun runs` lists them, and `last` is the newest"),
+        ("payload show", "'NAME'; `remoterun payload show --help` says what there is"),
+    ],
 )
-def test_what_is_missing_is_named_with_the_help_that_tells_of_it(words: tuple[str, ...], what: str) -> None:
-    result = bare(*words)
-    command = " ".join(("remoterun", *words))
-    said = f"remoterun: Missing argument '{what}'; `{command} --help` says what there is\n"
-    assert (result.status, result.stderr) == (2, said)
+def test_what_is_missing_is_named_with_what_there_is(project: Project, line: str, said: str) -> None:
+    (project.folder / "playbooks").mkdir()
+    (project.folder / "playbooks/nightly.yaml").touch()
+    result = remoterun(*line.split(), cwd=project.folder)
+    assert (result.status, result.stderr) == (2, f"remoterun: Missing argument {said}\n")
+    (project.folder / "inventory.yaml").write_text("hosts: [")
+    assert remoterun("play", cwd=project.folder).stderr.endswith("; `remoterun play --help` says what there is\n")
 
 
 @pytest.mark.parametrize("words", [("exec", "--verbos", "--", "uname", "-a"), ("history", "--newst", "3")])
@@ -276,6 +283,8 @@ def test_inventory_check_tells_every_problem(project: Project) -> None:
     assert [(problem["line"], problem["path"]) for problem in problems] == [(2, "hosts.a.adress"), (3, "hosts.b.port")]
     assert "address" in problems[0]["nearest"]
     assert result.stderr.count("\n") == 3
+    assert result.stderr.startswith("remoterun: 2 problems:\n")
+    assert project.run("play", "hello").stderr.startswith("remoterun: 2 problems; nothing was started:\n")
 
 
 def test_inventory_check_looks_at_every_file_whatever_is_wrong_in_others(project: Project) -> None:
