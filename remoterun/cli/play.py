@@ -1,5 +1,8 @@
 """`remoterun play`, `run` and `exec`: everything that starts something on targets."""
 
+import ast
+import re
+import shlex
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -29,6 +32,7 @@ from remoterun.model import ExecWork, Manner, ScriptWork
 
 _SCRIPT_MAX = 16 << 20
 STDIN_NAME = "<stdin>"
+_SHELL = re.compile(rb"#!\s*(?:\S*/env\s+)?(?:\S*/)?(?P<name>(?:ba|da|k|z)?sh)\b")
 
 
 @taking(Flags)
@@ -144,4 +148,17 @@ def _read_script(path: str) -> tuple[str, bytes]:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
     if len(source) > _SCRIPT_MAX:
         raise ConfigError(f"{path}: is larger than {_SCRIPT_MAX >> 20} MiB, the most a script may have")
+    if (shell := _SHELL.match(source)) and not _is_python(source):
+        word = shell["name"].decode()
+        how = f'remoterun exec --on TARGET -- {word} -c "$(cat {shlex.quote(path)})"'
+        raise ConfigError(f"{path}: is a script of {word}, and `run` takes Python: `{how}`")
     return (STDIN_NAME if path == "-" else Path(path).name), source
+
+
+def _is_python(source: bytes) -> bool:
+    """Tell whether this Python can read a source: some begin as a script of a shell that starts Python with them."""
+    try:
+        compile(source, "", "exec", ast.PyCF_ONLY_AST, dont_inherit=True)
+    except (SyntaxError, ValueError):
+        return False
+    return True

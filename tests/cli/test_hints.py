@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
+import shlex
+import subprocess
 from pathlib import Path
 
 import pytest
 
-from tests.support.project import Project, Result, remoterun
+from tests.support.project import REMOTERUN, Project, Result, remoterun
 
 ROOT = {"params": {"root": {"type": "path", "default": "/", "help": "Where to look"}}}
 
@@ -28,6 +31,22 @@ def test_a_command_line_in_quotes(project: Project) -> None:
     error = project.run("exec", "--on", "here", "--output", "json", "--", "echo hi").outcome("here")["error"]
     assert error["message"] == "echo hi: No such file or directory"
     assert "`-- sh -c 'echo hi'`" in error["hint"]
+
+
+def test_a_script_of_a_shell_is_told_how_it_runs(project: Project) -> None:
+    (project.folder / "a b.sh").write_text("#!/usr/bin/env bash\necho $((40 + 2))\n")
+    told = here(project.folder, "run", "a b.sh", "--on", "here")
+    assert told.status == 2
+    command = re.search(r"`run` takes Python: `remoterun (.*)`\n", told.stderr)
+    assert command is not None
+    line = f"{shlex.join(REMOTERUN)} {command[1].replace('TARGET', 'here')}"
+    done = subprocess.run(["/bin/sh", "-c", line], cwd=project.folder, capture_output=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (0, b"42\n"), done.stderr
+
+
+def test_a_python_that_a_shell_starts_is_python(project: Project) -> None:
+    (project.folder / "both").write_text("#!/bin/sh\n''':'\nexec python3 \"$0\"\n'''\nprint(42)\n")
+    assert here(project.folder, "run", "both", "--on", "here").stdout == b"42\n"
 
 
 def test_nothing_to_check_names_the_parameter_that_can_be_set(project: Project) -> None:
