@@ -117,7 +117,7 @@ def read_file(origin: Origin, file: Path, problems: list[Problem], said: Said | 
 
 def _read_text(file: Path, problems: list[Problem]) -> str | None:
     try:
-        return read_bytes(file, most=_BIGGEST).decode()
+        return read_bytes(file, most=_BIGGEST).decode("utf-8-sig")
     except ConfigError as error:
         problems += error.problems
     except UnicodeDecodeError as error:

@@ -209,6 +209,17 @@ def test_a_manifest_that_is_a_folder_is_a_problem(tmp_path: Path) -> None:
     assert "cannot be read: Is a directory" in problem.message
 
 
+def test_a_mark_of_byte_order_in_front_is_no_part_of_it(tmp_path: Path) -> None:
+    """Editors of Windows put one there."""
+    assert read(folder_with(tmp_path, f"\ufeff{HEAD}entry = 'sample:run'\n")).name == "sample"
+    file = tmp_path / "sample.py"
+    block = "".join(f"# {line}\n" for line in HEAD.splitlines())
+    file.write_text(f"\ufeff# /// payload\n{block}# ///\ndef run(ctx): ...\n", "utf-8")
+    problems: list[Problem] = []
+    info = read_file("project", file, problems)
+    assert (info is not None and info.entry, problems) == ("sample:run", [])
+
+
 # --- inline blocks ----------------------------------------------------------------------------------------------------
 
 BLOCK = '# /// payload\n# name = "solo"\n# version = "1.0.0"\n#\n# description = "One file."\n# ///\n'
