@@ -48,6 +48,11 @@ def recognise(text: str, hosts: Mapping[str, Host]) -> AdHoc | None:
     key, slash, guest = text.partition("/")
     if not _is_written_out(text, key, slash, hosts):
         return None
+    if text.startswith("@"):
+        from shlex import quote
+
+        way = f"write - for them here, and < {quote(text[1:] or 'FILE')} behind the command"
+        raise ValueError(f"{show(text)} is no target; a file of targets is read from standard input: {way}")
     if slash and not guest:
         raise ValueError(f"{show(text)}: a guest's id is missing after the slash")
     inner = guest if slash else None

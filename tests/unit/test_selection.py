@@ -195,7 +195,8 @@ def test_targets_written_out_in_full(text: str, id_: str, host: Host) -> None:
     ("text", "words"),
     [
         ("root@", "not an address"),
-        ("@host", "not a user name"),
+        ("@host", "write - for them here, and < host behind the command"),
+        ("@ho st", "< 'ho st' behind"),
         ("-x@host", "not a user name"),
         ("root@-oProxyCommand=x", "not an address"),
         ("root@a b", "not an address"),
