@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 import asyncssh
 from asyncssh.constants import OPEN_ADMINISTRATIVELY_PROHIBITED, OPEN_REQUEST_SESSION_FAILED
 
-from remoterun.errors import TargetError
+from remoterun.errors import TargetError, clean
 from remoterun.transports.dial import ProxyCommand, dial, lookup
 from remoterun.transports.hostkeys import Judge
 from remoterun.transports.identities import key_files, offered
@@ -127,6 +127,7 @@ class _Client(asyncssh.SSHClient):
         self._password = password
         self.takes_password = False
         self.had_password = password is not None
+        self.unanswered = ""
         self._connection: asyncssh.SSHClientConnection | None = None
         self.authenticating = False
 
@@ -167,6 +168,7 @@ class _Client(asyncssh.SSHClient):
             return []
         [(question, shown), *more] = prompts
         if more or shown or "assword" not in question or self._password is None:
+            self.unanswered = " ".join(text.strip() for text, _ in prompts)
             return None
         password, self._password = self._password, None
         return [password]
@@ -404,6 +406,11 @@ def _what_would_do(route: Route, client: _Client) -> str | None:
         words = " ".join(map(shlex.quote, locked))
         return (
             f"Load the key into ssh-agent (`ssh-add {words}`), or run on a terminal, where its passphrase is asked for."
+        )
+    if client.unanswered and "assword" not in client.unanswered:
+        return (
+            f"The host also asks `{clean(client.unanswered)[:100]}`, which nobody is asked here: let a key alone be "
+            "enough for this account (AuthenticationMethods in its sshd_config, or its PAM)."
         )
     if client.had_password:
         return "Check the password and `user` (`--user`), or set up a key (`ssh-copy-id`)."

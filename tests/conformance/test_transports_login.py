@@ -122,6 +122,37 @@ def test_a_password_is_never_asked_for(sshd: StartSshd) -> None:
     refused(server.host(identity_files=()), "auth_failed")
 
 
+class _WithCode(asyncssh.SSHServer):
+    """Ask for a second factor, as a PAM module would."""
+
+    def public_key_auth_supported(self) -> bool:
+        return False
+
+    def kbdint_auth_supported(self) -> bool:
+        return True
+
+    def get_kbdint_challenge(
+        self, username: str, lang: str, submethods: str
+    ) -> tuple[str, str, str, list[tuple[str, bool]]]:
+        return ("", "", "", [("Verification code: ", False)])
+
+
+def test_a_question_for_more_than_a_password_is_quoted(keys: Keys) -> None:
+    async def ask(question: str) -> str:
+        return "secret"
+
+    async def main() -> TargetError:
+        options: dict[str, object] = {"server_factory": _WithCode, "authorized_client_keys": None}
+        async with asyncio.timeout(2 * LIMIT_S), toy_server(keys, **options) as toy, Pool(ask=ask) as pool:
+            with pytest.raises(TargetError) as caught:
+                await greet(pool, toy.host())
+            return caught.value
+
+    error = asyncio.run(main())
+    assert error.code == "auth_failed"
+    assert "`Verification code:`" in error.hint
+
+
 # --- is anybody there -------------------------------------------------------------------------------------------------
 
 
