@@ -26,6 +26,7 @@ Settings: TypeAlias = "Mapping[str, Sequence[str]]"
 SYSTEM_CONFIG: Final = "/etc/ssh/ssh_config"
 
 _DEPTH: Final = 16
+_BLOCKS: Final = frozenset({"host", "match", "include"})
 _GATHERED: Final = frozenset({"identityfile", "certificatefile"})
 _RAW: Final = frozenset({"proxycommand", "remotecommand", "localcommand", "knownhostscommand"})
 _OTHER_NAMES: Final = {"challengeresponseauthentication": "kbdinteractiveauthentication"}
@@ -33,6 +34,8 @@ _OTHER_NAMES: Final = {"challengeresponseauthentication": "kbdinteractiveauthent
 _EXPANDED: Final = ("identityfile", "certificatefile", "identityagent", "userknownhostsfile", "proxycommand")
 
 _PIECE: Final = re.compile(r"""\\["'\\ ]|"(?:\\["'\\]|[^"])*"|'(?:\\["'\\]|[^'])*'|[^"']""")
+_SPECIAL: Final = re.compile(r"""["'\\#]""")
+_LINE: Final = re.compile(r'\s*"?([A-Za-z0-9]+)"?[ \t]*=?[ \t]*(.*?)\s*$')
 
 
 class ConfigError(Exception):
@@ -93,10 +96,10 @@ class _Reader:
         active = counts
         text = Path(path).read_text(encoding="utf-8", errors="surrogateescape")
         for number, line in enumerate(text.split("\n"), 1):
-            parts = re.match(r'\s*"?([A-Za-z0-9]+)"?[ \t]*=?[ \t]*(.*?)\s*$', line)
-            if parts is None:
+            parts = _LINE.match(line)
+            option, rest = (parts[1].lower(), parts[2]) if parts is not None else ("", "")
+            if not (active or option in _BLOCKS):
                 continue
-            option, rest = parts[1].lower(), parts[2]
             try:
                 words = _words(rest)
                 if option == "host":
@@ -106,7 +109,7 @@ class _Reader:
                 elif option == "include":
                     for each in _included(words, folder):
                         self._read(each, folder, depth + 1, counts=active)
-                elif active and words:
+                elif words:
                     self._take(_OTHER_NAMES.get(option, option), words, rest)
             except ValueError as error:
                 raise ConfigError(f"{path} line {number}: {error}") from error
@@ -222,6 +225,8 @@ def _variable(name: re.Match[str]) -> str:
 
 def _words(text: str) -> list[str]:
     """Take a line apart: words may be quoted, and a comment ends it."""
+    if not _SPECIAL.search(text):
+        return text.split()
     words: list[str] = []
     at, inside = 0, False
     while at < len(text):
