@@ -192,6 +192,12 @@ _RULES: Final[Mapping[HopKind, tuple[_Rule, ...]]] = MappingProxyType(
                 "this login may not use pct on {host}",
             ),
             _rule(
+                r"insecure \$env\{(?P<name>\w+)\} while running",
+                "enter_failed",
+                "pct on {host} runs nothing while {name} is in the environment of this login",
+                "Unset it there: it is set in ~/.bashrc, ~/.ssh/environment, /etc/environment or sshd_config (SetEnv).",
+            ),
+            _rule(
                 r"configuration file 'nodes/(?P<node>[^/']+)/lxc/\d+\.conf' does not exist",
                 "guest_not_found",
                 "the node {node} ({host}) has no container {guest}",

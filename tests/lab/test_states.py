@@ -130,6 +130,14 @@ def test_a_login_that_gives_a_terminal_is_told_as_that(lab: Lab, tmp_path: Path)
 
 
 @pytest.mark.lab
+def test_a_variable_that_pct_runs_nothing_with_is_named(lab: Lab, tmp_path: Path) -> None:
+    host = lab.host("tainted", guests=[guest(200, venv=VENV)], sshd_config="SetEnv CDPATH=/srv\n")
+    error = play_one(project_of(tmp_path, host, {200: {"venv": VENV}}), "tainted/200")["error"]
+    assert error["code"] == "enter_failed"
+    assert "while CDPATH is in the environment" in error["message"]
+
+
+@pytest.mark.lab
 @pytest.mark.parametrize("version", ["2.7", "3.6"])
 def test_old_python_says_so(lab: Lab, tmp_path: Path, version: str) -> None:
     if version not in lab.pythons():

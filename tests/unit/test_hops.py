@@ -223,6 +223,14 @@ def test_a_cluster_file_system_that_is_down_is_no_lack_of_rights() -> None:
     assert "pve-cluster" in error.hint
 
 
+def test_a_variable_that_pct_runs_nothing_with_is_named() -> None:
+    text = "Insecure $ENV{BASH_ENV} while running with -T switch at /usr/share/perl5/PVE/CLI/pct.pm line 253."
+    error = why(text)
+    assert error.code == "enter_failed"
+    assert "BASH_ENV" in error.message
+    assert "~/.bashrc" in error.hint
+
+
 def test_a_plain_host() -> None:
     where = target("none")
     assert why("bash: line 1: /bin/sh: No such file or directory", status=127, where=where).code == "shell_missing"
