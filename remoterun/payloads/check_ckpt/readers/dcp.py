@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Dict, List, Optional, Set
 
-from ..model import Checkpoint, Unchecked, clean_text, count_of
+from ..model import OPTIMIZER, Checkpoint, Unchecked, clean_text, count_of
 from ..patterns import pattern
 from ..records import Record
 from ..rules.rule import INFO
@@ -86,6 +86,9 @@ def load(folder: Folder) -> Distributed:
     for path in list(placed):
         reader.read(path, placed.pop(path))
     reader.finish()
+    if any(tensor.role == OPTIMIZER for tensor in checkpoint.tensors):
+        # Megatron's groups of parameters lie in another file.
+        checkpoint.parts.add(OPTIMIZER)
     if checkpoint.decoded:
         _note_unreferenced(folder, checkpoint, referenced)
     return Distributed(checkpoint, objects)
