@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
     from remoterun.cli.app import Command
 
+_LOOKING = ("inventory", "payload")
+
 
 def run(argv: Sequence[str], command: Command | None = None) -> int:
     """Run one command line and return its exit status; `command` is what runs, remoterun itself when left out."""
@@ -60,7 +62,9 @@ def _end(argv: Sequence[str], problems: Sequence[Problem], status: RunStatus) ->
     if len(problems) == 1:
         tell_line(f"remoterun: {problems[0]}")
     else:
-        tell_lines(["remoterun: nothing was started:", *(f"  {problem}" for problem in problems)])
+        # Who only looks has nothing to start.
+        more = "" if argv[0] in _LOOKING else "; nothing was started"
+        tell_lines([f"remoterun: {len(problems)} problems{more}:", *(f"  {problem}" for problem in problems)])
     wanted = machine_format(argv)
     if wanted:
         try:
