@@ -84,8 +84,9 @@ VMID: Final = Word(
 )
 VENV: Final = Word(
     what="a virtual environment's folder",
-    pattern=rf"/{_PRINTABLE}{{0,4000}}",
-    rule="write its absolute path on the target, without control characters",
+    # What people take for it.
+    pattern=rf"(?!.*/bin/(python[0-9.]*|activate)$)/{_PRINTABLE}{{0,4000}}",
+    rule="write its absolute path on the target, without control characters (/opt/venv, not /opt/venv/bin/python)",
 )
 PYTHON: Final = Word(
     what="an interpreter",

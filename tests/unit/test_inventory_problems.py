@@ -211,6 +211,8 @@ def test_references_are_judged_once_the_rest_is_right(file: Path) -> None:
         ("{hop: none, guests: {100: }}", "h.hop", "the host has guests"),
         ("{venv: relative}", "h.venv", "absolute path"),
         ("{venv: '~/venv'}", "h.venv", "absolute path"),
+        ("{venv: /opt/venv/bin/python3.11}", "h.venv", "/opt/venv, not /opt/venv/bin/python"),
+        ("{venv: /opt/venv/bin/activate}", "h.venv", "/opt/venv, not /opt/venv/bin/python"),
         ('{venv: "/a\\nb"}', "h.venv", "without control characters"),
         ('{python: "/a\\rb"}', "h.python", "without control characters"),
         ("{python: ./python}", "h.python", "not an interpreter"),

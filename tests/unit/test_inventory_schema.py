@@ -80,6 +80,7 @@ GOOD_INVENTORIES = [
     "hosts: {h: {host_key: 'SHA256:" + "A" * 43 + "', transport: ssh, become: none, concurrency: {logins: 1}}}",
     "hosts: {h: {guests: {web: {python: python3}}, hop: lxc}}\ngroups: {g: web, f: [h], e: {members: all, venv: /v}}",
     "defaults: {user: u, venv: '/a b', hop: lxc, limits: {connect: 500ms}}",
+    "hosts: {h: {venv: /opt/bin/python3.11-venv}}",
     "defaults: {host_key: accept-new}\nhosts: {h: {host_key: strict}, i: {host_key: [accept-new]}}",
 ]
 BAD_INVENTORIES = [
@@ -91,6 +92,7 @@ BAD_INVENTORIES = [
     "hosts: {h: {adress: x}}",
     "hosts: {h: {address: }}",
     "hosts: {h: {address: -x}}",
+    "hosts: {h: {venv: /opt/venv/bin/python3}}",
     "hosts: {h: {address: 'a b'}}",
     "hosts: {'a b': }",
     "hosts: {h: {port: 0}}",
