@@ -38,12 +38,12 @@ if len(sys.argv) > 1:
 _OURS = """
 import gc, sys
 sys.path.insert(0, sys.argv[1])
-from check_ckpt.readers.reader import read_checkpoint
+from check_ckpt.readers.reader import read_torch_file
 from check_ckpt.source import Source
 gc.disable()
 if len(sys.argv) > 2:
     with Source(sys.argv[2]) as source:
-        checkpoint = read_checkpoint(source)
+        checkpoint = read_torch_file(source).checkpoint
     assert len(checkpoint.tensors) == int(sys.argv[3]), len(checkpoint.tensors)
 """
 

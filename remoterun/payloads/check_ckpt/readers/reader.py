@@ -36,17 +36,10 @@ _SAVE_AGAIN = "Go back to the checkpoint before, and look in the log for what to
 _PROMISING = (".pt", ".pth", ".safetensors")
 
 
-def read_checkpoint(source: Source) -> Checkpoint:
-    """Read what a file holds; what makes it unreadable is among the findings.
-
-    Raises:
-        OSError: when the storage can't give it back.
-    """
-    return read_torch_file(source).checkpoint
-
-
 def read_torch_file(source: Source) -> Loaded:
     """Read a file, most likely one of torch's, for those who look into its pickle, too; a window of a file will do.
+
+    What makes it unreadable is among the findings.
 
     Raises:
         OSError: when the storage can't give it back.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from remoterun.payloads.check_ckpt.readers.reader import read_checkpoint
+from remoterun.payloads.check_ckpt.readers.reader import read_torch_file
 from remoterun.payloads.check_ckpt.scan.crc import best_checksum
 from remoterun.payloads.check_ckpt.scan.engines import choose_engine
 from remoterun.payloads.check_ckpt.scan.scanner import Pace, Scanned, Scanner
@@ -60,7 +60,7 @@ def scan(
     looker = choose_engine(engine, 0, print)
     looker.chunk = chunk
     with contextlib.closing(Source(str(path))) as source:
-        checkpoint = read_checkpoint(source)
+        checkpoint = read_torch_file(source).checkpoint
         scanner = Scanner(
             [source],
             checkpoint.regions,

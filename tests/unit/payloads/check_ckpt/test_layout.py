@@ -18,7 +18,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from remoterun.payloads.check_ckpt.readers.reader import read_checkpoint
+from remoterun.payloads.check_ckpt.readers.reader import read_torch_file
 from remoterun.payloads.check_ckpt.rules.catalogue import RULES
 from remoterun.payloads.check_ckpt.rules.parameters import matched
 from remoterun.payloads.check_ckpt.source import Source
@@ -209,7 +209,7 @@ def test_a_step_from_the_name_says_so(tmp_path: Path) -> None:
 
 def read(value: object, tmp_path: Path) -> Checkpoint:
     with Source(str(save(value, tmp_path / "c.pt"))) as source:
-        return read_checkpoint(source)
+        return read_torch_file(source).checkpoint
 
 
 def places(checkpoint: Checkpoint, what: str) -> dict[str, float]:
