@@ -37,7 +37,7 @@ from remoterun.playbook import find_playbook, resolve_params, unknown_flag_rules
 from remoterun.records import dataclass
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from remoterun.catalog import Catalog, PayloadInfo
 
@@ -295,7 +295,10 @@ def _job(
     secret_params = {
         name: value.secret for name, value in step.params.items() if isinstance(value, SecretRef) and name not in given
     }
-    checked = payload.check_params(params, where=where, variables=target.vars, secret=secret_params)
+    try:
+        checked = payload.check_params(params, where=where, variables=target.vars, secret=secret_params)
+    except ConfigError as error:
+        raise ConfigError(_where_given(problem, where, given) for problem in error.problems) from None
     rules = choice.rules.among(payload.rules).over(step.rules).document()
     work = PayloadWork(pack=payload.pack(), params={**checked, "rules": rules} if rules else checked)
     said: dict[str, str | SecretRef] = {**target.env, **step.env, **choice.env}
@@ -314,6 +317,12 @@ def _job(
         secret_env={**secret_env, **{name: name for name in choice.secrets}},
         fail_on=step.fail_on,
     )
+
+
+def _where_given(problem: Problem, where: str, given: Collection[str]) -> Problem:
+    """Name what was given with the call, or by a file of --params, as that: it does not stand in the playbook."""
+    name = (problem.path or "").removeprefix(f"{where}.")
+    return replace(problem, path=f"params.{name}") if name.partition("[")[0].partition(".")[0] in given else problem
 
 
 def _limits_of(target: Target, choice: Choice) -> tuple[Limits, dict[str, str]]:

@@ -65,7 +65,7 @@ def test_what_is_wrong_on_every_target_is_told_once(tmp_path: Path) -> None:
     with pytest.raises(remoterun.ConfigError) as caught:
         remoterun.play("check-ckpt", params={"rooot": "/x"}, project=remoterun.Project.load(tmp_path))
     (problem,) = caught.value.problems
-    assert problem.path == "check-ckpt: steps.0.params.rooot"
+    assert problem.path == "params.rooot"
 
 
 def test_the_project_is_a_folder_or_what_was_loaded(project: Project, tmp_path: Path) -> None:

@@ -124,6 +124,14 @@ def test_parameters_that_are_none_are_told(project: Project, content: bytes, mes
     assert message in result.stderr
 
 
+def test_a_wrong_parameter_of_a_file_is_no_mistake_of_the_playbook(project: Project) -> None:
+    (project.folder / "playbooks").mkdir()
+    (project.folder / "playbooks/mine.yaml").write_text("{targets: one, steps: [{payload: say, params: {word: 3}}]}")
+    (project.folder / "given.yaml").write_text("{word: 5, wrod: x}")
+    result = project.run("play", "mine", "--params", f"@{project.folder}/given.yaml")
+    assert [line.split(": ")[0].strip() for line in result.stderr.splitlines()[1:]] == ["params.wrod", "params.word"]
+
+
 def test_a_params_file_is_named_with_an_at(project: Project) -> None:
     for words in (["--params", "bad.yaml"], ["--params", "@"], ["--params", "@/nowhere/at/all.yaml"]):
         assert project.run("play", "say", "--on", "one", *words).status == 2
