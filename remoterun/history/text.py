@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from shlex import quote
 from typing import TYPE_CHECKING, Final
 
@@ -10,7 +11,7 @@ from remoterun.errors import clean
 from remoterun.history.database import project_name
 from remoterun.model import Severity, Status
 from remoterun.report.severities import worst_of_each
-from remoterun.report.text import SEVERITY_STYLE, STATUS_STYLE, Page, Span, pad, plural
+from remoterun.report.text import SEVERITY_STYLE, STATUS_STYLE, Page, Span, pad, plural, shown_target
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -98,8 +99,9 @@ def playbook_lines(page: Page, title: str, trails: Sequence[Trail], shown_trails
     `shown_trails` are the only ones that get a line, where not all do.
     """
     runs = _runs(trails)
-    ids = widest((trail.target for trail in trails), _WIDEST_ID)
-    names = widest((trail.name or "" for trail in trails), 24)
+    called = _called(trails)
+    ids = widest((target for target, _ in called.values()), min(_WIDEST_ID, page.width // 3))
+    names = widest((name for _, name in called.values()), 24)
     steps = widest((_newest(trail) for trail in trails), 20)
     # What stands right of the runs needs some room as well.
     states = widest(("".join(span.text for span in _now(trail)) for trail in trails), 60)
@@ -110,9 +112,10 @@ def playbook_lines(page: Page, title: str, trails: Sequence[Trail], shown_trails
     for trail in shown_trails or trails:
         stops = {stop.run.run_id: stop.status for stop in trail.stops}
         strip = [stops.get(run.run_id) for run in shown]
+        target, name = called[trail.target]
         page.line(
-            Span(pad(clean(trail.target), ids), "bold"),
-            Span(f"  {pad(clean(trail.name or ''), names)}" if names else ""),
+            Span(pad(clean(target), ids), "bold"),
+            Span(f"  {pad(clean(name), names)}" if names else ""),
             Span("  "),
             *(Span(_LETTERS[each], STATUS_STYLE[each]) if each else Span(" ", solid=True) for each in strip),
             Span(f"  {pad(_newest(trail), steps)}" if steps else "", "dim"),
@@ -122,6 +125,13 @@ def playbook_lines(page: Page, title: str, trails: Sequence[Trail], shown_trails
             hang=ids + 2,
         )
     page.line(*_legend(trails), indent=2, hang=2)
+
+
+def _called(trails: Sequence[Trail]) -> dict[str, tuple[str, str]]:
+    """Return what targets are called, by their ids; paths are so as they were written, where that is no other's too."""
+    called = {trail.target: shown_target(trail.target, trail.name) for trail in trails}
+    count = Counter(first for first, _ in called.values())
+    return {target: pair if count[pair[0]] == 1 else (target, pair[1]) for target, pair in called.items()}
 
 
 def _runs(trails: Sequence[Trail]) -> list[Moment]:

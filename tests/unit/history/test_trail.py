@@ -233,6 +233,17 @@ def test_the_text_of_trails_lines_up(tmp_path: Path) -> None:
         assert max(map(len, trails_text(trails, width=width, color=False).splitlines())) <= width
 
 
+def test_paths_are_called_as_they_were_written_where_that_is_one_of_them(tmp_path: Path) -> None:
+    written = {"/srv/fleet/runs/one": "runs/one", "/srv/fleet/a/ckpt": "ckpt", "/srv/fleet/b/ckpt": "ckpt"}
+    keep(tmp_path, run(0, *(replace(audited(path, [1]), name=name) for path, name in written.items())))
+    with History.open(tmp_path) as history:
+        trails = history.trails()
+    lines = trails_text(trails, width=80, color=False).splitlines()
+    assert [line.split()[0] for line in lines[1:4]] == ["/srv/fleet/a/ckpt", "/srv/fleet/b/ckpt", "runs/one"]
+    # On a narrow terminal, what does not fit goes on in a column that is wide enough to be read.
+    assert len(trails_text(trails, width=40, color=False).splitlines()) <= 10
+
+
 def test_what_nobody_looked_at_is_counted_apart(tmp_path: Path) -> None:
     # The newest run looked at the third checkpoint only, so nobody knows what became of the first.
     keep(tmp_path, run(0, audited(A, [1, 3], nan(1), nan(3), nan(3, "model.b")), audited(B, [1], nan(1))))
