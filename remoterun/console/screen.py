@@ -29,10 +29,11 @@ class Screen:
         """Replace the block by other lines, with text (whole lines) scrolled in above it."""
         # A terminal made narrower has broken the old lines into several rows each.
         rows = sum(max(-(-width // columns), 1) for width in self._drawn)
-        top = f"\r\x1b[{rows}A" if rows else "\r"
-        block = "".join(f"{render(line, color=self._color)}\n" for line in lines)
         # Erased at once and not line by line: behind a character in the last column, "erase to the end" takes that one.
-        self._outlet.text(f"\x1b[?2026h\x1b[?25l{top}\x1b[J{above}{block}\x1b[?25h\x1b[?2026l")
+        # But from the second row on: from the top left corner, tmux takes it for a cleared screen, and keeps frames.
+        top = f"\r\x1b[{rows}A\x1b[2K\x1b[1B\x1b[J\x1b[1A" if rows else "\r\x1b[K"
+        block = "".join(f"{render(line, color=self._color)}\n" for line in lines)
+        self._outlet.text(f"\x1b[?2026h\x1b[?25l{top}{above}{block}\x1b[?25h\x1b[?2026l")
         self._drawn = [width_of(line) for line in lines]
 
     def erase(self, columns: int) -> None:

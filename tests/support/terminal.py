@@ -14,12 +14,14 @@ _TOKEN: Final = re.compile(r"\x1b\[(?P<parameters>[0-9;?]*)(?P<final>[A-Za-z])|(
 class Terminal:
     """Show text on rows without end, `columns` wide; any control that it does not know is an error.
 
-    `rows` are the lines as they stand, without trailing blanks; `hidden` tells whether the cursor is.
+    `rows` are the lines as they stand, without trailing blanks; `hidden` tells whether the cursor is. `kept` counts
+    what was erased from the top left corner on: tmux keeps such screens in its history.
     """
 
     def __init__(self, columns: int) -> None:
         self.columns = columns
         self.hidden = False
+        self.kept = 0
         self._rows: list[str] = [""]
         self._row = 0
         self._column = 0
@@ -63,7 +65,13 @@ class Terminal:
         match final:
             case "A":
                 self._row = max(self._row - int(parameters), 0)
+            case "B":
+                self._move(self._row + int(parameters), self._column)
+            case "K":
+                # To the end, unless the whole row is meant.
+                self._rows[self._row] = "" if parameters == "2" else self._rows[self._row][: self._column]
             case "J":
+                self.kept += self.cursor == (0, 0)
                 # A cursor that waits behind the last column stands on it (xterm, VTE).
                 self._rows[self._row] = self._rows[self._row][: min(self._column, self.columns - 1)]
                 del self._rows[self._row + 1 :]

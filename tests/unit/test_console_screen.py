@@ -53,6 +53,16 @@ def test_erasing_leaves_the_cursor_where_the_block_began() -> None:
     assert terminal.cursor == (1, 0)
 
 
+def test_frames_at_the_top_of_a_terminal_are_not_kept_in_its_history() -> None:
+    screen, terminal, stream = painted()
+    for number in range(3):
+        screen.paint([[Span("one")], [Span(f"frame {number}")]], 20)
+    screen.paint([[Span("last")]], 20)
+    screen.erase(20)
+    terminal.feed(stream.getvalue())
+    assert (terminal.rows, terminal.cursor, terminal.kept) == ([], (0, 0), 0)
+
+
 def test_lines_that_a_narrower_terminal_broke_are_all_replaced() -> None:
     screen, _, stream = painted()
     screen.paint([[Span("x" * 15)], [Span("y" * 5)]], 20)
