@@ -23,6 +23,10 @@ _REASONS: Final[Mapping[str, str]] = {
 }
 # What programs get on a target when nothing else is said; there it is part of what is uploaded.
 _PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+# What people type first in a shell, and no program does; `test`, `echo` and others are programs as well.
+_BUILTINS: Final = frozenset(
+    {"cd", "source", ".", "export", "alias", "ulimit", "umask", "eval", "set", "unset", "exec"}
+)
 _STATUSES: Final[Mapping[int, str]] = {
     126: "A shell says so of a program that it may not execute: look at its mode (`ls -l`) there.",
     127: f"A shell says so where it finds no such program: it looked in {_PATH}, unless PATH was set otherwise.",
@@ -42,6 +46,12 @@ def not_started(job: Job, message: str) -> str | None:
         return f"No shell splits it into words: leave out the quotes around them, or start one with `-- sh -c {line}`."
     if "/" in word:
         return "It is not there; of a script, its first line (`#!`) may name an interpreter that is not there."
+    if word in _BUILTINS:
+        words = [arg.decode("utf-8", "replace") for arg in job.work.argv]
+        # `source` is bash's own word for it.
+        line = shlex.join([words[0].replace("source", "."), *words[1:]])
+        shown = shlex.quote(f"{line}; ...") if line.isprintable() else "COMMAND"
+        return f"Only a shell knows this, and it changes that shell alone: start one for all of it, `-- sh -c {shown}`."
     said = job.env.get("PATH")
     path = f"PATH={said}, as `env` says" if said is not None else f"PATH={_environment(job)}{_PATH}"
     return f"It is not installed there, or not in {path}; name its full path, or set another PATH with `--env`."

@@ -515,6 +515,12 @@ def _hint_of_no_start(argv: tuple[bytes, ...], *, redactor: Redactor | None = No
         ((b"nvidia-smi",), {}, "not installed there, or not in PATH=/usr/local/sbin:"),
         ((b"nvidia-smi",), {"PATH": "/opt/bin"}, "not in PATH=/opt/bin, as `env` says"),
         ((b"a program", b"word"), {}, "not installed there"),
+        ((b"cd", b"/a b"), {}, "start one for all of it, `-- sh -c 'cd '\"'\"'/a b'\"'\"'; ...'`"),
+        (
+            (b"source", b"/venv/bin/activate"),
+            {},
+            "start one for all of it, `-- sh -c '. /venv/bin/activate; ...'`",
+        ),
         ((b"/opt/run.sh",), {}, "its first line (`#!`)"),
     ],
 )
