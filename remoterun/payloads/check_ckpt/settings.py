@@ -37,7 +37,8 @@ def settings_of(params: Dict[str, object]) -> Settings:
         params.get(name) for name in ("newest", "match", "workers", "max_mbps", "since")
     )
     return Settings(
-        root=str(params["root"]),
+        # No shell has seen it.
+        root=os.path.expanduser(str(params["root"])),
         depth=int(str(params.get("depth", 6))),
         newest=None if newest is None else int(str(newest)),
         match=None if match is None else str(match),

@@ -425,3 +425,10 @@ def test_temporary_names_of_any_age_are_not_read(tmp_path: Path) -> None:
     write(tmp_path / "c.pt.tmp", b"")
     assert "last written" in audit(tmp_path).of("CK026")["message"]
     settle(tmp_path / "c.pt.tmp")
+
+
+def test_a_root_in_the_home_of_who_is_logged_in_is_found(own_home: Path) -> None:
+    save(training_state(), own_home / "runs" / "step_1.pt")
+    heard = audit("~/runs")
+    assert heard.summary["root"] == str(own_home / "runs")
+    assert heard.record["path"] == str(own_home / "runs" / "step_1.pt")
