@@ -77,6 +77,7 @@ class Judge:
         self._offered: list[SSHKey] = []
         self._asked_all = bool(self._pins)
         self._authority = False
+        self._invalid = ""
         self._new: SSHKey | None = None
         self._unkept = ""
 
@@ -143,12 +144,15 @@ class Judge:
         self._authority = True
         return False
 
-    def may_ask_again(self) -> bool:
+    def may_ask_again(self, reason: str = "") -> bool:
         """Tell whether another attempt with the algorithms now asked for can show another key.
 
-        A server shows one key per attempt. It may have the pinned one beside it; or a certificate hides its plain key;
+        `reason` is why asyncssh took the last one for none; of a certificate it is worth telling whatever follows. A
+        server shows one key per attempt. It may have the pinned one beside it; or a certificate hides its plain key;
         or it has none of the types in known_hosts, and what it does have is worth telling.
         """
+        invalid = re.match(r"(?:Certificate|Host) (principal mismatch|expired|not yet valid|CA key is revoked)", reason)
+        self._invalid = invalid[1] if invalid else self._invalid
         if self._unkept:
             return False
         if self._pins:
@@ -169,6 +173,8 @@ class Judge:
         if self._pins:
             pins = ", ".join(sorted(self._pins))
             return TargetError("host_key_changed", f"the host offers {offered}, but pinned is {pins}")
+        if self._invalid:
+            return _of_certificate(self._invalid, self._place[0], offered)
         if keys:
             had = ", ".join(_describe(key) for key in keys)
             return TargetError("host_key_changed", f"the host offers {offered}, but known_hosts has {had}")
@@ -180,6 +186,20 @@ class Judge:
                 hint = f"Compare the fingerprint with the host's own, then pin it in the inventory: `{pin}`."
                 hint += f" What is accepted would be kept nowhere, since its known_hosts is {os.devnull}.{self._remark}"
         return TargetError("host_key_unknown", f"the host's key is not known: {offered}", hint=hint)
+
+
+def _of_certificate(invalid: str, name: str, offered: str) -> TargetError:
+    """Say why a certificate of a known authority does not count, where the plain key behind it is not known either."""
+    text = f"the host's certificate does not count ({invalid}), and its plain key is not known: {offered}"
+    if "revoked" in invalid:
+        return TargetError("host_key_changed", text)
+    hint = "Have the authority sign the host's key anew (`ssh-keygen -Lf` on the host shows for when and what it is)."
+    if "principal" in invalid:
+        hint = (
+            f"It is for other names than {name}: reach the host by one of them (`address`, HostName or HostKeyAlias). "
+        )
+        hint += "`ssh-keygen -Lf` shows them, for the file that HostCertificate of the host's sshd_config names."
+    return TargetError("host_key_unknown", text, hint=hint)
 
 
 class Survey(Judge):
@@ -227,7 +247,7 @@ class Survey(Judge):
         self.authorities.append(key)
         return False
 
-    def may_ask_again(self) -> bool:
+    def may_ask_again(self, reason: str = "") -> bool:
         """Tell whether the last attempt brought anything new."""
         came, self._seen = len(self._offered) - self._seen, len(self._offered)
         first, self._asked_all = not self._asked_all, True

@@ -225,7 +225,7 @@ async def _attempt(route: Route, judge: Judge, via: Connection | None, stage: St
         try:
             return await _connect(route, judge, via, client, stage, keyring.keys(route))
         except asyncssh.HostKeyNotVerifiable as error:
-            if not judge.may_ask_again():
+            if not judge.may_ask_again(str(error)):
                 raise judge.verdict(str(error)) from error
         except (OSError, asyncssh.Error, ValueError) as error:
             # Without a host key algorithm in common, sshd hangs up during the key exchange.

@@ -125,6 +125,37 @@ def test_a_host_certificate_of_a_known_authority_counts_and_one_of_an_unknown_do
     log_in(server.host(known_hosts=(), host_key=(keys.fingerprint("host_ed25519"),)))
 
 
+@pytest.mark.parametrize(
+    ("words", "told", "help_is"),
+    [
+        (("-n", "box.example"), "principal mismatch", "HostKeyAlias"),
+        (("-n", "127.0.0.1", "-V", "20200101:20200102"), "expired", "anew"),
+        (("-n", "127.0.0.1", "-V", "20400101:20400102"), "not yet valid", "anew"),
+    ],
+)
+def test_a_certificate_that_does_not_count_is_told_as_that(
+    sshd: StartSshd, keys: Keys, tmp_path: Path, words: tuple[str, ...], told: str, help_is: str
+) -> None:
+    public = shutil.copy(keys["host_ed25519.pub"], tmp_path / "cert.pub")
+    subprocess.run(["ssh-keygen", "-q", "-s", keys["ca"], "-I", "box", "-h", *words, public], check=True)
+    server = sshd(f"HostCertificate {tmp_path / 'cert-cert.pub'}")
+    known = server.known_hosts(f"@cert-authority * {keys.public('ca')}")
+    error = refused(server.host(known_hosts=(known,)), "host_key_unknown")
+    assert told in error.message
+    assert help_is in error.hint
+    assert "hostkeys accept" not in error.hint
+    log_in(server.host())  # its plain key is known
+
+
+def test_a_certificate_of_a_revoked_authority_is_told_as_that(sshd: StartSshd, keys: Keys, tmp_path: Path) -> None:
+    public = shutil.copy(keys["host_ed25519.pub"], tmp_path / "cert.pub")
+    subprocess.run(["ssh-keygen", "-q", "-s", keys["ca"], "-I", "box", "-h", "-n", "127.0.0.1", public], check=True)
+    server = sshd(f"HostCertificate {tmp_path / 'cert-cert.pub'}")
+    lines = (f"@cert-authority * {keys.public('ca')}", f"@revoked * {keys.public('ca')}")
+    error = refused(server.host(known_hosts=(server.known_hosts(*lines),)), "host_key_changed")
+    assert "revoked" in error.message
+
+
 # --- accept-new -------------------------------------------------------------------------------------------------------
 
 
