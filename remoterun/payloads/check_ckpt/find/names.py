@@ -43,9 +43,11 @@ _PASSED_OVER = {
     "npz": _UNREAD % "numpy arrays",
     "pdparams": _UNREAD % "weights of PaddlePaddle",
     "pdopt": _UNREAD % "weights of PaddlePaddle",
+    "pte": _UNREAD % "a program of ExecuTorch",
     "t7": _UNREAD % "a file of Lua's torch",
     "pkl": _PICKLE,
     "pickle": _PICKLE,
+    "joblib": _PICKLE,
     **dict.fromkeys(
         ("tar", "torch", "model", "weights", "params", "checkpoint", "jit", "torchscript", "ptl"), _NOT_TORCHS
     ),

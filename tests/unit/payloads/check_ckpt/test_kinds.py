@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch.package.package_exporter import PackageExporter
 
-from tests.unit.payloads.check_ckpt.support import audit, save, settle, stored_zip, training_state, write
+from tests.unit.payloads.check_ckpt.support import NothingError, audit, save, settle, stored_zip, training_state, write
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -95,6 +95,18 @@ def test_small_things_without_tensors_go_with_checkpoints(tmp_path: Path, path: 
     assert len(heard.summary["companions"]) == 1
     save({"model": {"w": torch.full((2, 2), float("nan"))}}, tmp_path / "step_10" / path)
     assert [record["verdict"] for record in audit(tmp_path).records].count("bad") == 1, "with tensors, it is one"
+
+
+@pytest.mark.parametrize("name", ["model.joblib", "model.pkl"])
+def test_what_joblib_wrote_is_not_called_damaged(tmp_path: Path, name: str) -> None:
+    """It has the bytes of an array behind what describes it, in the middle of the pickle."""
+    head = b"\x80\x02}X\x01\0\0\0acjoblib.numpy_pickle\nNumpyArrayWrapper\n)\x81"
+    path = write(tmp_path / name, head + b"\x05" + b"\xff" * 5 + np.arange(50.0).tobytes() + b"s.")
+    heard = audit(path)
+    assert heard.record["verdict"] == "unsupported"
+    assert "joblib" in heard.of("CK128")["message"]
+    with pytest.raises(NothingError, match="name it to have it looked at"):
+        audit(tmp_path)
 
 
 @pytest.mark.parametrize("cut", [False, True])
