@@ -13,7 +13,8 @@ from remoterun.api.carry import carry_out
 from remoterun.api.project import Choice, Project
 from remoterun.errors import ConfigError, Problem, nearest, show
 from remoterun.events import OutcomeReady
-from remoterun.model import ExecWork, RuleChanges, ScriptWork
+from remoterun.inventory import Overrides
+from remoterun.model import ExecWork, RuleChanges, ScriptWork, SecretSource
 from remoterun.model.limits import read_limits
 
 if TYPE_CHECKING:
@@ -22,8 +23,7 @@ if TYPE_CHECKING:
     from typing import Self, Unpack
 
     from remoterun.events import Event, OnEvent
-    from remoterun.inventory import Overrides
-    from remoterun.model import Json, Outcome, Plan, Playbook, Run, SecretSource
+    from remoterun.model import Json, Outcome, Plan, Playbook, Run
 
 
 class Options(TypedDict, total=False):
@@ -276,7 +276,7 @@ def choice_of(options: Options) -> Choice:
     """
     said = {"on": options.get("on"), "without": options.get("without"), "only": options.get("only")}
     patterns = {name: _patterns(texts) for name, texts in said.items() if texts is not None}
-    problems = [*_unknown(options), *_unusable(patterns)]
+    problems = [*_unknown(options), *_of_no_kind(options), *_unusable(patterns)]
     at_once = options.get("targets_at_once", 64)
     if at_once < 1:
         problems.append(Problem(path="targets_at_once", message=f"{at_once} lets nothing begin: give 1 or more"))
@@ -287,7 +287,7 @@ def choice_of(options: Options) -> Choice:
         without=patterns.get("without", ()),
         only=patterns.get("only", ()),
         values=options.get("params", {}),
-        rules=options.get("rules", RuleChanges()),
+        rules=options.get("rules") or RuleChanges(),
         limits=read_limits(options.get("limits", {}), "limits"),
         env=options.get("env", {}),
         secrets=options.get("secrets", {}),
@@ -305,6 +305,19 @@ def _unknown(options: Options) -> Iterator[Problem]:
                 "is no option; parameters of the payload stand in `params`, and how targets are reached in `overrides`"
             )
             yield Problem(path=name, message=message, nearest=nearest(name, Options.__annotations__))
+
+
+def _of_no_kind(options: Options) -> Iterator[Problem]:
+    """Tell what would have to be a record; as in files, people write mappings."""
+    secrets = options.get("secrets", {}).items()
+    said: list[tuple[str, object, type]] = [
+        ("rules", options.get("rules"), RuleChanges),
+        ("overrides", options.get("overrides"), Overrides),
+        *((f"secrets {name}", source, SecretSource) for name, source in secrets),
+    ]
+    for path, value, kind in said:
+        if value is not None and not isinstance(value, kind):
+            yield Problem(path=path, message=f"must be a remoterun.{kind.__name__}, not {show(value)}")
 
 
 def _unusable(patterns: Mapping[str, Sequence[str]]) -> Iterator[Problem]:

@@ -140,6 +140,8 @@ def test_variables_of_the_environment_follow_the_rule_of_the_inventory(how: str)
         ({"withuot": ["third"], "root": "/data"}, ["withuot", "root"]),
         ({"on": ["trainer", 200], "without": [201]}, ["on", "without"]),
         ({"env": {"OMP_NUM_THREADS": 4}}, ["env OMP_NUM_THREADS"]),
+        ({"rules": {"ignore": ["CK001"]}, "overrides": {"venv": "/v"}}, ["rules", "overrides"]),
+        ({"secrets": {"TOKEN": "env MY_TOKEN"}}, ["secrets TOKEN"]),
     ],
 )
 def test_options_that_can_not_be_are_told_and_start_nothing(options: Any, paths: list[str]) -> None:
