@@ -249,7 +249,7 @@ class Project:
 
 
 def _checked(playbook: Playbook) -> Playbook:
-    """Return a playbook that a program has made, with limits and severities read as those of a file are.
+    """Return a playbook that a program has made, with targets, limits and severities read as those of a file are.
 
     Raises:
         ConfigError: with every one that is none.
@@ -267,7 +267,8 @@ def _checked(playbook: Playbook) -> Playbook:
             problems.append(Problem(path=f"steps.{number}.fail_on", message=message))
     if problems:
         raise ConfigError(problems)
-    return replace(playbook, steps=tuple(steps), limits=read_limits(playbook.limits, "limits"))
+    targets = (playbook.targets,) if isinstance(playbook.targets, str) else tuple(playbook.targets)
+    return replace(playbook, targets=targets, steps=tuple(steps), limits=read_limits(playbook.limits, "limits"))
 
 
 def _job(

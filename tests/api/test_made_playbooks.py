@@ -48,6 +48,11 @@ def test_what_is_none_is_told_before_anything_starts(step: dict[str, Any], path:
     assert words in problem.message
 
 
+def test_a_single_pattern_of_targets_may_be_a_text() -> None:
+    run = remoterun.play(Playbook(name="made", targets="all", steps=(Step(payload="find"),)))  # type: ignore[arg-type]
+    assert [outcome.target for outcome in run.outcomes] == ["a"]
+
+
 def test_limits_of_the_whole_are_read_too() -> None:
     with pytest.raises(remoterun.ConfigError, match="limits run: 'soon' is not a duration"):
         _play({"run": "soon"})
