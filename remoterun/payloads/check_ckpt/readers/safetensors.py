@@ -73,6 +73,7 @@ def read_safetensors(source: Source) -> Checkpoint:
         checkpoint.parts.add(role)
     for entry in entries:
         _place(entry, start, source.base, role, checkpoint)
+    _count_packed(entries, source, start, checkpoint)
     if offsets:
         checkpoint.tensors = [_placed_in_whole(tensor, offsets.get(tensor.name, ())) for tensor in checkpoint.tensors]
     return checkpoint
@@ -196,6 +197,15 @@ def _place(entry: _Entry, start: int, base: int, role: str, checkpoint: Checkpoi
     region = len(checkpoint.regions) - 1
     key = re.split(r"[./]", entry.name)[-1] if role == OPTIMIZER else ""
     checkpoint.tensors.append(Tensor(entry.name, role, dtype, entry.shape, row_major(entry.shape), region, 0, key))
+
+
+def _count_packed(entries: List[_Entry], source: Source, start: int, checkpoint: Checkpoint) -> None:
+    """Count weights that compressed-tensors packs into words: beside each matrix, its shape is kept as two numbers."""
+    words = {entry.name for entry in entries if entry.code == "I32"}
+    for entry in entries:
+        if entry.name.endswith("_shape") and entry.name[:-5] + "packed" in words and entry.end - entry.begin == 16:
+            rows, columns = struct.unpack("<2q", source.read(start + entry.begin, 16).ljust(16, b"\0"))
+            checkpoint.blocks += rows * columns if is_count(rows) and is_count(columns) else 0
 
 
 def _offsets(text: str) -> Dict[str, Tuple[int, ...]]:

@@ -4,8 +4,14 @@ from __future__ import annotations
 
 from typing import Dict, Sequence, Set, Tuple
 
-from ..model import Tensor
+from ..model import Tensor, product
 
+# How tensors of 8-bit weights are called: by most, by quanto, and by torchao.
+_BYTES = ("weight", "weight._data", "weight.qdata")
+# How those are called whose numbers take 4 bits, and their scales: of ModelOpt, compressed-tensors, gpt-oss, torchao.
+_PAIRS = (("weight", "weight_scale"), ("_packed", "_scale"), ("_blocks", "_scales"), (".qdata", ".scale"))
+# So many bytes go with a scale: 16 numbers of NVFP4, or 32 of MXFP4.
+_TO_A_SCALE = (8, 16)
 # So many codes may be in an int32.
 _TO_A_WORD = (4, 8, 16)
 
@@ -24,14 +30,20 @@ def coded(tensors: Sequence[Tensor], indexes: Sequence[int]) -> Tuple[int, int]:
 
 def _count(tensor: Tensor, shapes: Dict[str, Tuple[int, ...]], packed: Set[str]) -> int:
     name, kind, shape = tensor.name, tensor.dtype.name, tensor.shape
-    if kind == "int8" and len(shape) > 1 and name.endswith("weight"):
+    if kind == "int8" and len(shape) > 1 and name.endswith(_BYTES):
         return tensor.numel
-    if kind == "uint8" and name in packed:  # bitsandbytes, in 4 bits
+    if kind == "uint8" and (name in packed or _is_scaled(tensor, shapes)):  # bitsandbytes and others, in 4 bits
         return 2 * tensor.numel
     if kind == "int32" and len(shape) == 2 and name.endswith("qweight"):
         module = name[: -len("qweight")]
         return _in_words(shape, shapes.get(module + "g_idx", ()), shapes.get(module + "scales", ()))
     return 0
+
+
+def _is_scaled(tensor: Tensor, shapes: Dict[str, Tuple[int, ...]]) -> bool:
+    name = tensor.name
+    found = [shapes.get(name[: -len(end)] + scale, (0,)) for end, scale in _PAIRS if name.endswith(end)]
+    return any(tensor.numel == each * product(scales) > 0 for scales in found for each in _TO_A_SCALE)
 
 
 def _in_words(shape: Tuple[int, ...], places: Tuple[int, ...], scales: Tuple[int, ...]) -> int:

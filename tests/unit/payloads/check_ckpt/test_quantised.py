@@ -51,6 +51,23 @@ _LAYERS: dict[str, dict[str, torch.Tensor]] = {
         "qzeros": integers(torch.int32, 3, 64 // 8),
         "scales": torch.rand(3, 64).half(),
     },
+    "nvfp4 of compressed-tensors": {
+        "weight_packed": integers(torch.uint8, 64, 96 // 2),
+        "weight_scale": torch.ones(64, 96 // 16).to(torch.float8_e4m3fn),
+        "weight_global_scale": torch.rand(1),
+    },
+    "nvfp4 of ModelOpt": {
+        "weight": integers(torch.uint8, 64, 96 // 2),
+        "weight_scale": torch.ones(64, 96 // 16).to(torch.float8_e4m3fn),
+    },
+    "mxfp4": {"proj_blocks": integers(torch.uint8, 64, 3, 16), "proj_scales": integers(torch.uint8, 64, 3)},
+    "int4 of compressed-tensors": {
+        "weight_packed": integers(torch.int32, 64, 96 // 8),
+        "weight_scale": torch.rand(64, 3),
+        "weight_shape": torch.tensor([64, 96]),
+    },
+    "quanto": {"weight._data": integers(torch.int8, 64, 96), "weight._scale": torch.rand(64, 1)},
+    "torchao": {"weight.qdata": integers(torch.int8, 64, 96), "weight.scale": torch.rand(64, 1)},
     "words that nothing explains": {"qweight": integers(torch.int32, 12, 64), "scales": torch.rand(3, 64).half()},
 }
 
