@@ -27,6 +27,9 @@ Opener: TypeAlias = "Callable[[Stage, Callable[[], None]], Awaitable[Connection]
 """Log in: is given the stage to keep up to date, and calls back when its turn has come and the work begins."""
 
 
+ASKING_AGENT: Final = "asking the SSH agent for its keys"
+
+
 class Budget:
     """Count what one caller spends of its limit `connect`, over all the hosts on its way."""
 
@@ -54,6 +57,7 @@ class Budget:
         return TargetError(
             "connect_timeout",
             f"no SSH connection within {format_duration(limit)}: still {doing}",
+            hint="Try `ssh-add -l`: the agent may wait for somebody's word." if doing == ASKING_AGENT else None,
             limit=("connect", limit, "limits.connect"),
         )
 

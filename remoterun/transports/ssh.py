@@ -24,6 +24,7 @@ from remoterun.transports.dial import ProxyCommand, dial, lookup
 from remoterun.transports.hostkeys import Judge
 from remoterun.transports.identities import key_files, offered
 from remoterun.transports.keyring import RefusedError, is_locked
+from remoterun.transports.link import ASKING_AGENT
 from remoterun.transports.session import ConnectionLost, Duplex, Exit, SessionRefused
 
 if TYPE_CHECKING:
@@ -293,7 +294,7 @@ async def _connect(
             sock = await dial(addresses, bind=route.bind)
         tunnel = via.ssh if via is not None else None
         async with contextlib.AsyncExitStack() as stack:
-            stage.text = "reading keys" if route.agent is None else "asking the SSH agent for its keys"
+            stage.text = "reading keys" if route.agent is None else ASKING_AGENT
             # With those that a passphrase has unlocked, every other key has been refused in a login before.
             keys: Sequence[object] = unlocked or await stack.enter_async_context(offered(route))
             options = _options(route, judge) | {"client_keys": [*keys] or _no_keys(route)}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import socket
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -113,3 +114,13 @@ def test_the_agent_is_the_one_that_ssh_config_names(
     monkeypatch.setenv("SSH_AUTH_SOCK", right)
     log_in(configured(server, tmp_path, "IdentityAgent SSH_AUTH_SOCK"))
     refused(configured(server, tmp_path, "IdentityAgent none"), "auth_failed")
+
+
+def test_an_agent_that_never_answers_is_told_as_that(sshd: StartSshd, keys: Keys, tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as silent:
+        silent.bind(str(tmp_path / "silent"))
+        silent.listen()
+        host = configured(sshd(), tmp_path, f"IdentityAgent {tmp_path}/silent", f"IdentityFile {keys['client']}")
+        error = refused(host, "connect_timeout", connect_s=0.5)
+    assert "asking the SSH agent" in error.message
+    assert "ssh-add -l" in error.hint
