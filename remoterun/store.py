@@ -106,6 +106,7 @@ class Unfinished:
         Raises:
             OSError: it can't, and nothing stands there.
         """
+        os.fsync(self.descriptor)
         self._name()
         try:
             os.link(self._beside, self._place)
@@ -215,18 +216,27 @@ def _code_state() -> bytes:
 
 @lru_cache(maxsize=1)
 def _secret() -> tuple[bytes, bool]:
-    """Return this user's secret, made on first use, and whether it lasts."""
+    """Return this user's secret, made on first use or where it is no longer whole, and whether it lasts."""
     import platformdirs
 
     path = platformdirs.user_state_path("remoterun") / KEY_NAME
     with suppress(OSError):
-        if not path.exists():
-            # Of two processes that do so at once, one is first, and its key is the other's as well.
-            _write_private(path, os.urandom(_KEY_SIZE), first=True)
-        secret = path.read_bytes()
+        secret = _kept_secret(path)
+        if secret is None or len(secret) != _KEY_SIZE:
+            # Of two processes that make the first one at once, one is first, and its key is the other's as well. One
+            # that was cut, as where the machine went down, is worth nothing, and would be so for ever.
+            _write_private(path, os.urandom(_KEY_SIZE), first=secret is None)
+            secret = path.read_bytes()
         if len(secret) == _KEY_SIZE:
             return secret, True
     return os.urandom(_KEY_SIZE), False
+
+
+def _kept_secret(path: Path) -> bytes | None:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return None
 
 
 def _write_private(path: Path, data: bytes, *, first: bool = False) -> None:

@@ -106,6 +106,18 @@ def test_keys_differ_by_purpose_and_last(fresh: Path) -> None:
     assert store.key_for("one") == first
 
 
+@pytest.mark.parametrize("left", [0, 31])
+def test_a_key_that_was_cut_is_made_anew_and_lasts(fresh: Path, left: int) -> None:
+    store.key_for("one")
+    key = next(fresh.rglob("remoterun/key"))
+    key.write_bytes(key.read_bytes()[:left])
+    store._secret.cache_clear()
+    second = store.key_for("one")
+    store._secret.cache_clear()
+    assert store.key_for("one") == second
+    assert (len(key.read_bytes()), key.stat().st_mode & 0o777) == (32, 0o600)
+
+
 # Each round, some processes that find no key ask for one at the same moment.
 _AT_ONCE = """
 import multiprocessing, os, sys
