@@ -294,10 +294,11 @@ async def _connect(
             sock = await dial(addresses, bind=route.bind)
         tunnel = via.ssh if via is not None else None
         async with contextlib.AsyncExitStack() as stack:
-            stage.text = "reading keys" if route.agent is None else ASKING_AGENT
+            before, stage.text = stage.text, "reading keys" if route.agent is None else ASKING_AGENT
             # With those that a passphrase has unlocked, every other key has been refused in a login before.
             keys: Sequence[object] = unlocked or await stack.enter_async_context(offered(route))
             options = _options(route, judge) | {"client_keys": [*keys] or _no_keys(route)}
+            stage.text = before
             ssh = await asyncssh.connect(tunnel=tunnel, sock=sock, client_factory=lambda: client, **options)
     except BaseException as error:
         if sock is not None:
