@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, Any, Dict, List, Tuple
+from _compat_pickle import IMPORT_MAPPING
+from typing import TYPE_CHECKING, Any, Dict, List, Sequence, Tuple
 
 from .nodes import (
     INNER,
@@ -21,6 +22,7 @@ from .nodes import (
     TooLargeError,
 )
 from .opcodes import HANDLERS
+from .policy import is_known
 from .saved import MOST_STORAGES, REBUILD, Shortcut
 
 if TYPE_CHECKING:
@@ -40,6 +42,7 @@ _LONGEST = 9
 _LARGE = 1024
 # These call what they are given, in this place.
 _CALLING = {
+    "numpy.random._pickle.__bit_generator_ctor": 0,
     "torch._tensor._rebuild_from_type_v2": 0,
     "torch._tensor._rebuild_from_type": 0,
     "numpy.random._pickle.__randomstate_ctor": 1,
@@ -51,7 +54,19 @@ _CALLING = {
 # These make bound methods, types such as int | None and Optional[int], and iterators over lists, or reach, make and
 # call anything.
 _EITHER = ("getattr", "type", "reduce", "getitem", "iter")
+# What these return, or load, nobody looks at where others call them.
+_UNSEEN = (*_EITHER, "_load_from_bytes")
+# These find what others use, too.
+_FINDING = ("getattr", "getitem", "reduce", "getLogger")
 _SPECIAL = frozenset(("OrderedDict", "_load_from_bytes", *(path.rpartition(".")[2] for path in _CALLING), *_EITHER))
+# These make an object of the class that they are given; the first has its base do it.
+_MAKING = frozenset(("_reconstructor", "__newobj__", "__newobj_ex__"))
+# NEWOBJ and NEWOBJ_EX, which have a class make an object and not initialise it.
+_NEW = (0x81, 0x92)
+_FEW = 9
+# What these make of an object, they ask its methods for; of pairs, of each of them.
+_PAIRING = ("dict", "OrderedDict", "defaultdict")
+_READING = ("builtins", "__builtin__", "collections", "itertools", "array", "torch", "numpy", "uuid", "fractions")
 
 
 class Machine:
@@ -80,6 +95,8 @@ class Machine:
         self.uses: Dict[Global, List[str]] = {}
         self.oddities: List[str] = []
         self._blobs: List[Blob] = []
+        # Objects that have their state, and how many items they had then.
+        self._built: List[Tuple[Call, int]] = []
         self.shortcut = Shortcut()
 
     def decode(self) -> Decoded:
@@ -102,6 +119,11 @@ class Machine:
             # What an opcode finds missing or of another kind than it needs.
             kind = CutOffError if self._base + self.at >= self._end else PickleError
             raise kind("at byte %d: %s" % (self.done, str(error) or type(error).__name__)) from error
+        finally:
+            # Picklers write the state last. Items set later are set by whatever the state says.
+            for built, items in self._built:
+                if len(built.flat) + len(built.elements) != items:
+                    self._use(built, "")
         return Decoded(result[0], self.persistent, self._base + self.at, self._blobs, self.shortcut.saved)
 
     @property
@@ -232,6 +254,9 @@ class Machine:
         """Put a global on the stack."""
         if not isinstance(module, str) or not isinstance(name, str):
             raise PickleError("a global is named by a %s" % type(name).__name__)
+        # Protocols below 3 name modules as Python 2 did. The policy knows both names of these two.
+        if module not in ("__builtin__", "copy_reg"):
+            module = IMPORT_MAPPING.get(module, module)
         found = Global(module, name)
         if found == REBUILD:
             found = REBUILD
@@ -246,10 +271,79 @@ class Machine:
             if func.name in _SPECIAL and self._call_special(func, args):
                 return
             self._use(func, "called")
+            self._look_at(func, args)
             self.push(Call(func, args, func), 100)
         else:
             self._use(func, "called")
             self.push(Call(func, args, func.origin), 100)
+
+    def _can_look_at(self, data: Any) -> bool:
+        """Tell whether bytes are written as such, in torch's old format, which is what storages in a pickle have."""
+        if isinstance(data, Call) and data.path == "_codecs.encode" and data.args[1:] in (("latin1",), ("latin-1",)):
+            data = data.args[0]
+        if isinstance(data, Blob):
+            return self._source.read(data.offset, 4) != b"PK\3\4"
+        return isinstance(data, str) and not data.startswith("PK\3\4")
+
+    def _charge(self, looks: int) -> None:
+        """Charge for looking at values, which a few bytes can ask for over and over."""
+        self.left -= 8 * looks
+        if self.left < 0:
+            raise TooLargeError("its objects would take more than %d MB" % (self._budget >> 20))
+
+    def _look_at(self, func: Global, args: Tuple[Any, ...]) -> None:
+        """Note what a call does with what it is given."""
+        name = func.name
+        self._charge(len(args))
+        if name in _MAKING and func.module in ("copyreg", "copy_reg"):
+            self._note_made(args, based=name == "_reconstructor")
+        elif self.buffer[self.at - 1] in _NEW:
+            self._note_new(func, args[0] if self.buffer[self.at - 1] == _NEW[1] else args)
+        elif _is_class(func) and not all(map(_is_simple, args)):
+            self._use(func, "initialised")
+        if name == "getattr" and args:
+            self._note_object(args[0], "bound")
+        elif name not in ("getattr", "partial", "type"):
+            if is_known(func):
+                self._hand(args)
+            for value in args if func.module in _READING else ():
+                parts = value if name in _PAIRING and type(value) in (list, tuple) else (value,)
+                self._charge(len(parts))
+                for each in parts:
+                    self._note_object(each, "read")
+
+    def _note_made(self, args: Tuple[Any, ...], *, based: bool) -> None:
+        for made in args[: 1 + based]:
+            self._use(made, "called")
+            self._note_new(made, args[1] if args[1:] and isinstance(args[1], tuple) else args[1:])
+        if based and len(args) > 1:
+            self._use(args[1], "initialised")
+
+    def _note_new(self, made: Any, args: Any) -> None:
+        # A class of classes makes one of a name, bases and a body.
+        if isinstance(args, tuple) and len(args) == 3 and isinstance(args[0], str) and isinstance(args[1], tuple):
+            self._use(made, "initialised")
+
+    def _note_object(self, value: Any, how: str) -> None:
+        if isinstance(value, Call):
+            self._use(value.origin, how)
+
+    def _hand(self, values: Sequence[Any]) -> None:
+        """Note what may be called by those who are given it."""
+        for value in values:
+            nested = value.flat if isinstance(value, Pairs) else value
+            parts: Sequence[Any] = nested if type(nested) in (list, tuple) else (nested,)
+            self._charge(len(parts))
+            for each in parts:
+                if isinstance(each, (Global, Call)):
+                    self._hand_one(each)
+
+    def _hand_one(self, value: Any) -> None:
+        while isinstance(value, Call) and value.origin.name == "partial" and value.args:
+            value = value.args[0]
+            self._charge(1)
+        if isinstance(value, Global):
+            self._use(value, "handed")
 
     def _call_special(self, func: Global, args: Tuple[Any, ...]) -> bool:
         """Take care of the calls that make something else than an object; False for all others."""
@@ -261,14 +355,17 @@ class Machine:
         for called in args[_CALLING[path] :][:1] if path in _CALLING else ():
             if isinstance(called, (Global, Call)):
                 self._use(called, "called")
+                if isinstance(called, Global) and len(args) > 1:
+                    self._use(called, "called indirectly" if called.name in _UNSEEN else "initialised")
         if func.name in _EITHER and not _makes_data(func.name, args):
             self._use(func, "called indirectly")
         if path == "collections.OrderedDict":
             self._use(func, "called")
+            self._look_at(func, args)
             self.push(_ordered(args), 120)
             return True
         if path == "torch.storage._load_from_bytes" and args:
-            self._use(func, "called")
+            self._use(func, "called" if self._can_look_at(args[0]) else "called indirectly")
             self.refer((INNER, args[0]))
             return True
         return False
@@ -296,9 +393,26 @@ class Machine:
             # A class or function that is changed itself, for all who use it later.
             self._use(target, "changed")
         elif isinstance(target, Call):
-            self._use(target.origin, "built")
+            self._note_state(target, state)
+            self._built.append((target, len(target.flat) + len(target.elements)))
             self.left -= 100
             target.build(state)
+
+    def _note_state(self, target: Call, state: Any) -> None:
+        origin = target.origin
+        if origin.name in _FINDING:
+            # Nobody made it for this pickle alone.
+            self._use(origin, "changed")
+        # One state is all that a pickler gives; an object may call what the first holds for the second.
+        self._use(origin, "called indirectly" if target.state else "built")
+        if origin.name == "partial":
+            for func, given in zip(state if isinstance(state, tuple) else (), target.args):
+                # Deep values take forever to compare.
+                if func is not given and not (isinstance(func, Global) and func == given):
+                    self._use(target, "")
+                break
+        elif is_known(origin):
+            self._hand(state if type(state) is tuple else (state,))
 
     def _use(self, target: Any, how: str) -> None:
         """Note how a global is used; what a call made counts for the global that was called."""
@@ -312,6 +426,16 @@ class Machine:
             self.left -= 200
         if len(self.uses) > _MAX_GLOBALS:
             raise BombError("more than %d different globals" % _MAX_GLOBALS)
+
+
+def _is_class(found: Global) -> bool:
+    return found.name.rpartition(".")[2].lstrip("_")[:1].isupper()
+
+
+def _is_simple(value: object) -> bool:
+    """Tell whether an argument is one of those by which enumerations name their members."""
+    few = value if type(value) is tuple and len(value) < _FEW else (value,)
+    return all(each is None or isinstance(each, int) for each in few)
 
 
 def _names_inner(args: Tuple[Any, ...]) -> bool:
@@ -331,7 +455,7 @@ def _makes_data(name: str, args: Tuple[Any, ...]) -> bool:
         inner = isinstance(first, Call) and first.origin.name == name
         return len(args) == 2 and isinstance(args[1], str) and not (inner or args[1].startswith("__"))
     if name == "getitem":
-        return isinstance(first, Global)
+        return isinstance(first, Global) and _is_class(first)
     return isinstance(first, Global) and first.path in ("operator.or_", "_operator.or_")
 
 

@@ -6,6 +6,7 @@ functions of torch, numpy and the standard library that no checkpoint is known t
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 from typing import TYPE_CHECKING, Dict, FrozenSet, List
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 PLAIN = "plain"
 FOREIGN = "foreign"
+OBJECT = "object"
 UNLISTED = "unlisted"
 RISKY = "risky"
 DANGEROUS = "dangerous"
@@ -76,7 +78,7 @@ _HARMLESS = _paths(
     time struct_time
     zoneinfo ZoneInfo._unpickle
     types SimpleNamespace GenericAlias
-    os _Environ stat_result
+    os stat_result
     platform uname_result
     torch layout strided memory_format
     torch.storage _load_from_bytes
@@ -91,10 +93,13 @@ _HARMLESS = _paths(
 )
 # Classes of the standard library that are data. Others open files or connections when they are made.
 _DATA_MODULES = _listed(
-    """abc argparse array collections collections.abc configparser contextlib copyreg dataclasses datetime decimal enum
-    fractions functools inspect ipaddress itertools numbers operator pathlib pathlib._local queue random string
-    time typing uuid weakref zoneinfo"""
+    """array collections collections.abc copyreg datetime decimal fractions inspect ipaddress itertools numbers operator
+    pathlib pathlib._local random time uuid zoneinfo"""
 )
+# These, and those of torch and numpy, are as long as nobody initialises them, which picklers don't; enumerations are.
+_OBJECT_MODULES = _listed("abc argparse configparser contextlib dataclasses enum functools queue string typing weakref")
+# Functions that do no harm, whoever calls them.
+_HARMLESS_MODULES = _listed("math cmath operator _operator statistics random time json copy string re itertools")
 _NUMPY_MODULES = _listed("numpy numpy.core.multiarray numpy._core.multiarray numpy.core.numeric numpy._core.numeric")
 _NUMPY_NAMES = _listed(
     """dtype ndarray scalar _reconstruct _frombuffer void str_ bytes_ object_ bool bool_ bool8 half single double
@@ -105,7 +110,8 @@ _NUMPY_NAMES = _listed(
 
 # Nothing of these belongs into a checkpoint, called or not: partial() and torch's helpers call what they are given.
 _DANGEROUS_MODULES = _listed(
-    """os posix nt subprocess _posixsubprocess sys pty socket _socket runpy importlib _imp imp code codeop ctypes
+    """antigravity idlelib turtledemo
+    os posix nt subprocess _posixsubprocess sys pty socket _socket runpy importlib _imp imp code codeop ctypes
     _ctypes commands popen2 webbrowser pip ensurepip pkgutil zipimport cffi"""
 )
 _DANGEROUS_BUILTINS = _listed("eval exec execfile compile __import__ breakpoint")
@@ -119,6 +125,8 @@ _RISKY_MODULES = _listed(
 )
 # Ways to put code into a pickle, also used in good faith.
 _CODE_MODULES = _listed("types cloudpickle dill _dill")
+# Libraries whose classes can do harm when they are initialised.
+_CHANGING_LIBRARIES = _listed("torch numpy")
 # Libraries whose own pickles are known, so that any other of their functions is out of place.
 _KNOWN_LIBRARIES = _listed("torch numpy scipy pandas IPython setuptools pkg_resources joblib")
 
@@ -126,7 +134,8 @@ _KNOWN_LIBRARIES = _listed("torch numpy scipy pandas IPython setuptools pkg_reso
 def classify(found: Global) -> str:
     """Say what a global is.
 
-    Returns plain, foreign (somebody's class or function), unlisted (a function of a known library), risky or dangerous.
+    Returns plain, foreign (somebody's class or function), object (data unless it is initialised), unlisted (a function
+    of a known library), risky or dangerous.
     """
     path = found.path
     if _is_plain(found):
@@ -137,21 +146,33 @@ def classify(found: Global) -> str:
     inner = found.name.split(".")
     if (
         top in _DANGEROUS_MODULES
-        or _DANGEROUS_MODULES.intersection(inner[:-1])
+        or _DANGEROUS_MODULES.intersection(name.lstrip("_") for name in inner[:-1])
         or _LEADING_ANYWHERE.intersection(inner)
     ):
         return DANGEROUS
     if top == "builtins" and _DANGEROUS_BUILTINS.intersection(inner):
         return DANGEROUS
     # What Cython gives a class to make its objects with; it makes no others.
-    function = not inner[-1].lstrip("_")[:1].isupper() and not inner[-1].startswith("__pyx_unpickle_")
+    function = not all(_is_class(name) for name in inner)
     # The classes among the builtins are exceptions.
     if top in _RISKY_MODULES and (function or top != "builtins"):
         return RISKY
     if top in _CODE_MODULES or (function and top in _KNOWN_LIBRARIES):
         return UNLISTED
-    data = not function and (found.module in _DATA_MODULES or top == "builtins")
-    return UNLISTED if top in _standard_modules() and not data else FOREIGN
+    if found.module in _OBJECT_MODULES or top in _CHANGING_LIBRARIES:
+        return UNLISTED if function or found.name == "FileType" or "SerializationWrapper" in found.name else OBJECT
+    data = (found.module in _DATA_MODULES and not found.name.endswith(("Meta", "Enum", "Type"))) or top == "builtins"
+    return UNLISTED if top in _standard_modules() and (function or not data) else FOREIGN
+
+
+def _is_class(name: str) -> bool:
+    return name.lstrip("_")[:1].isupper() or name.startswith("__pyx_unpickle_")
+
+
+def is_known(found: Global) -> bool:
+    """Tell whether something is of torch, numpy or the standard library."""
+    top = found.path.split(".", 1)[0]
+    return top in ("torch", "numpy", "builtins") or top in _standard_modules()
 
 
 def _is_plain(found: Global) -> bool:
@@ -166,6 +187,7 @@ def _is_numpys(found: Global) -> bool:
     return found.module == "numpy.random._pickle" and found.name.endswith("_ctor")
 
 
+@functools.lru_cache(maxsize=1)
 def _standard_modules() -> FrozenSet[str]:
     names = getattr(sys, "stdlib_module_names", None)  # since Python 3.10
     if names is None:
@@ -181,7 +203,7 @@ def judge(uses: Dict[Global, List[str]], oddities: List[str], record: str) -> Li
         kind = classify(found)
         if kind not in (PLAIN, DANGEROUS):
             groups.setdefault("needed", []).append(name)
-        groups.setdefault(_group(kind, ways), []).append(name)
+        groups.setdefault(_group(found, kind, ways), []).append(name)
     results = []
     for group, (rule, text) in _FINDINGS.items():
         names = groups.get(group)
@@ -197,18 +219,36 @@ def judge(uses: Dict[Global, List[str]], oddities: List[str], record: str) -> Li
 _FINDINGS = {
     "changed": ("CK100", "the pickle changes %s itself, for everyone who uses it after that"),
     "dangerous": ("CK101", "loading this file can run code: its pickle uses %s"),
-    "indirect": ("CK100", "the pickle calls what a call to %s returned, so nobody can tell what would run"),
+    "indirect": ("CK100", "the pickle calls what %s returned, or its methods, so nobody can tell what would run"),
+    "handed": ("CK100", "the pickle hands %s to what may call it while it is loaded"),
     "called": ("CK100", "the pickle calls %s, which no checkpoint is known to need"),
     "needed": ("CK120", "torch.load needs weights_only=False, since the pickle names %s"),
 }
 
 
-def _group(kind: str, ways: List[str]) -> str:
+def _group(found: Global, kind: str, ways: List[str]) -> str:
     acts = [way for way in ways if way != "named"]
-    if kind == DANGEROUS or (kind == RISKY and acts):
+    if kind == DANGEROUS or (kind == RISKY and acts and acts != ["handed"]):
         return "dangerous"
     if "changed" in acts:
         return "changed"
-    if kind != PLAIN and "called indirectly" in acts:
+    if "called indirectly" in acts or _is_used(found, kind, acts):
         return "indirect"
-    return "called" if kind == UNLISTED and acts else "nothing"
+    if "handed" in acts and _may_harm(found, kind):
+        return "handed"
+    unusual = (kind == UNLISTED and acts != ["handed"]) or (kind == OBJECT and "initialised" in acts)
+    return "called" if unusual and acts else "nothing"
+
+
+def _is_used(found: Global, kind: str, acts: List[str]) -> bool:
+    """Tell whether methods of an object are called, or kept for others to be called."""
+    if "bound" in acts and (found.module in _OBJECT_MODULES or found.module in ("pathlib", "pathlib._local")):
+        return True
+    return "read" in acts and (kind in (OBJECT, UNLISTED) or found.name == "SimpleNamespace")
+
+
+def _may_harm(found: Global, kind: str) -> bool:
+    if found.module in ("builtins", "__builtin__"):
+        return found.name in ("open", "setattr", "delattr", "map", "filter")
+    harmless = found.module in _HARMLESS_MODULES and "." not in found.name
+    return kind in (RISKY, UNLISTED) and not harmless and found.module.split(".")[0] not in _KNOWN_LIBRARIES
