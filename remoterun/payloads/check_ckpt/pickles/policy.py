@@ -140,7 +140,7 @@ def classify(found: Global) -> str:
     path = found.path
     if _is_plain(found):
         return PLAIN
-    if path in _HARMLESS or _is_numpys(found):
+    if path in _HARMLESS or _is_numpys(found) or found.module == "torch.return_types":
         return FOREIGN
     top = path.split(".", 1)[0]
     inner = found.name.split(".")

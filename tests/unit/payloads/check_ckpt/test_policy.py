@@ -229,7 +229,8 @@ class Trainer:
 
 
 @pytest.mark.parametrize(
-    "value", [Trainer().rate, type(None), numpy.random.RandomState(1), numpy.random.default_rng(1)]
+    "value",
+    [Trainer().rate, type(None), torch.ones(2).max(0), numpy.random.RandomState(1), numpy.random.default_rng(1)],
 )
 @pytest.mark.parametrize("protocol", [2, 4])
 def test_methods_and_random_states_are_data(tmp_path: Path, value: object, protocol: int) -> None:
