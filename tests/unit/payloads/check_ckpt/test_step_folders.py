@@ -26,8 +26,8 @@ def lerobot(folder: Path, step: int) -> Path:
 
 
 def test_a_step_is_spoiled_by_each_of_its_parts(tmp_path: Path) -> None:
-    for step in (100, 200):
-        path = lerobot(tmp_path, step)
+    lerobot(tmp_path, 100)
+    path = lerobot(tmp_path, 200)
     settle_all(tmp_path)
     assert audit(tmp_path).summary["resume_path"].endswith("000200/pretrained_model")
     save_safetensors({"state/0/exp_avg": torch.full((4, 4), torch.nan)}, path)
