@@ -67,6 +67,7 @@ _HARMLESS = _paths(
     datetime datetime date time timedelta timezone
     functools partial reduce
     _functools reduce
+    inspect _empty
     itertools count cycle repeat chain islice product
     array array _array_reconstructor
     operator itemgetter attrgetter methodcaller getitem or_
@@ -107,6 +108,7 @@ _NUMPY_NAMES = _listed(
     int64 uint8 uint16 uint32 uint64 float16 float32 float64 float96 float128 complex64 complex128 complex192 complex256
     datetime64 timedelta64"""
 )
+_SPARSE_NAMES = _listed("csr_matrix csc_matrix coo_matrix csr_array csc_array coo_array")
 
 # Nothing of these belongs into a checkpoint, called or not: partial() and torch's helpers call what they are given.
 _DANGEROUS_MODULES = _listed(
@@ -140,7 +142,7 @@ def classify(found: Global) -> str:
     path = found.path
     if _is_plain(found):
         return PLAIN
-    if path in _HARMLESS or _is_numpys(found) or found.module == "torch.return_types":
+    if path in _HARMLESS or _is_array(found) or found.module == "torch.return_types":
         return FOREIGN
     top = path.split(".", 1)[0]
     inner = found.name.split(".")
@@ -181,9 +183,11 @@ def _is_plain(found: Global) -> bool:
     return found.path in _PLAIN or found.path.startswith("__torch__.")
 
 
-def _is_numpys(found: Global) -> bool:
+def _is_array(found: Global) -> bool:
     if found.module in _NUMPY_MODULES:
         return found.name in _NUMPY_NAMES
+    if found.module.startswith("scipy.sparse."):
+        return found.name in _SPARSE_NAMES
     return found.module == "numpy.random._pickle" and found.name.endswith("_ctor")
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import statistics
 from typing import Optional, Sequence
 
+from ..model import Found
+from ..rules.rule import INFO
 from .chain import Compared, Link, compare
 from .copies import Copies
 from .exchange import changes_of
@@ -31,9 +33,17 @@ def follows(olders: Sequence[Link], younger: Link) -> Optional[Compared]:
     if first is None:
         return None
     found = [*(compare(first.profile, younger.profile) or []), *copies.judge(younger.card)]
-    return Compared(
-        first.key, [each._replace(data={**(each.data or {}), "compared_path": younger.card.path}) for each in found]
-    )
+    told = [each._replace(data={**(each.data or {}), "compared_path": younger.card.path}) for each in found]
+    return Compared(first.key, [_eased(each) if _is_as_of_another(each) else each for each in told])
+
+
+def _is_as_of_another(found: Found) -> bool:
+    """Tell whether a second training from the same weights would look like that: its head is new, its form may be."""
+    return found.rule == "CK083" or (found.rule == "CK089" and "alike" not in (found.evidence or {}))
+
+
+def _eased(found: Found) -> Found:
+    return found._replace(severity=INFO, next_step="Nothing to do if this is another training from the same weights.")
 
 
 def _is_of_same_training(older: Profile, younger: Profile) -> bool:

@@ -96,6 +96,39 @@ def test_another_training_in_the_same_place_is_not_compared(width: int, tmp_path
     assert (heard.record["verdict"], heard.findings) == ("ok", [])
 
 
+def _tuned(seed: int, steps: int, labels: int, dtype: torch.dtype) -> dict[str, Any]:
+    """Tune the same trained layers below a head of its own."""
+    torch.manual_seed(0)
+    model = nn.Sequential(*(nn.Linear(64, 64) for _ in range(4)))
+    torch.manual_seed(seed)
+    model = model.append(nn.Linear(64, labels)).to(dtype)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        model(torch.randn(16, 64, dtype=dtype)).square().mean().backward()
+        optimizer.step()
+    return {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": steps}
+
+
+@pytest.mark.parametrize(
+    ("labels", "dtype", "rule"),
+    [(32, torch.float32, "CK089"), (24, torch.float32, "CK083"), (32, torch.bfloat16, "CK083")],
+)
+def test_a_second_training_from_the_same_weights_is_no_fault(
+    labels: int, dtype: torch.dtype, rule: str, tmp_path: Path
+) -> None:
+    heard = audited([_tuned(1, 20, 32, torch.float32), _tuned(2, 50, labels, dtype)], tmp_path / "last.ckpt")
+    assert heard.record["verdict"] == "ok"
+    assert "another training" in heard.of(rule)["next_step"]
+
+
+def test_matrices_in_each_others_place_are_found(tmp_path: Path) -> None:
+    saved = trained((1e-3,) * 6)
+    model = saved[2]["model"]
+    model["1.weight"], model["2.weight"] = model["2.weight"], model["1.weight"]
+    assert "CK089" in audited(saved, tmp_path / "ckpt.pt").rules(above_info=True)
+
+
 def test_a_training_that_was_begun_anew_is_not_held_against_its_later_self(tmp_path: Path) -> None:
     first, second, third = trained()
     second["model"] = first["model"]

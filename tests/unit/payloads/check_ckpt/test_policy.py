@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import functools
+import inspect
 import logging
 import operator
 import os
@@ -98,6 +99,9 @@ def test_what_torch_loads_safely_needs_no_word() -> None:
         ("_operator", "getitem"),
         ("_functools", "reduce"),
         ("__builtin__", "iter"),
+        ("scipy.sparse._csr", "csr_matrix"),
+        ("scipy.sparse._coo", "coo_array"),
+        ("scipy.sparse.csr", "csr_matrix"),
     ],
 )
 def test_honest_globals_are_no_more_than_information(module: str, name: str) -> None:
@@ -151,6 +155,8 @@ def test_risky_functions_may_be_referred_to_and_not_called(module: str, name: st
         ("zipfile", "ZipFile"),
         ("logging", "FileHandler"),
         ("logging.handlers", "SocketHandler"),
+        ("scipy.sparse._matrix_io", "save_npz"),
+        ("scipy.sparse._construct", "random_array"),
     ],
 )
 def test_functions_that_no_checkpoint_needs_are_suspect(module: str, name: str) -> None:
@@ -230,7 +236,14 @@ class Trainer:
 
 @pytest.mark.parametrize(
     "value",
-    [Trainer().rate, type(None), torch.ones(2).max(0), numpy.random.RandomState(1), numpy.random.default_rng(1)],
+    [
+        Trainer().rate,
+        type(None),
+        torch.ones(2).max(0),
+        numpy.random.RandomState(1),
+        numpy.random.default_rng(1),
+        inspect.signature(Trainer),
+    ],
 )
 @pytest.mark.parametrize("protocol", [2, 4])
 def test_methods_and_random_states_are_data(tmp_path: Path, value: object, protocol: int) -> None:
