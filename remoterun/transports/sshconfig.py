@@ -58,6 +58,8 @@ def read(paths: Iterable[str], host: str, user: str | None, port: int | None, lo
     if canonicalize or reader.asks_again:
         reader.again = True
         reader.read_all(files)
+    if "hostkeyalias" in reader.found:
+        reader.found["hostkeyalias"] = [reader.first("hostkeyalias", "").lower()]
     for option in _EXPANDED:
         if option in reader.found:
             reader.found[option] = [reader.expand(word, option) for word in reader.found[option]]
@@ -164,7 +166,10 @@ class _Reader:
         }
         if name not in values:
             raise ValueError(f"Match {name} is not known here")
-        return _listed(argument.split(","), values[name]())
+        value = values[name]()
+        if name in {"host", "originalhost"}:
+            argument, value = argument.lower(), value.lower()
+        return _listed(argument.split(","), value)
 
     @staticmethod
     def _succeeds(command: str) -> bool:

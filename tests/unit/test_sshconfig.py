@@ -76,6 +76,16 @@ def test_a_command_is_run_only_where_all_before_it_holds(tmp_path: Path) -> None
     assert not (tmp_path / "ran").exists()
 
 
+def test_case_does_not_count_in_what_match_says_of_hosts(tmp_path: Path) -> None:
+    text = "Match originalhost BOX\n Port 7\nMatch host bOx user Me\n User root\nMatch !host box\n Port 8\n"
+    found = setting(tmp_path, text, host="Box")
+    assert (found["port"], found.get("user")) == (["7"], None)
+
+
+def test_the_other_name_of_a_host_key_is_written_small(tmp_path: Path) -> None:
+    assert setting(tmp_path, "HostKeyAlias Web\n")["hostkeyalias"] == ["web"]
+
+
 def test_files_of_known_hosts_have_tokens_and_variables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KEYS", "/keys")
     text = (
@@ -140,7 +150,7 @@ def test_what_cannot_be_read_is_named(tmp_path: Path, text: str, said: str) -> N
 BLOCKS = [
     *("Host box", "Host *", "Host b?x", "Host * !box", "Host !other b*", "Host other box", "Host 10.0.0.*", "Host BOX"),
     *("Match all", "Match final all", "Match !final all", "Match canonical all", "Match host 10.0.0.6,box"),
-    *("Match host=box", "Match originalhost box", "Match user root", "Match !user root", "Match localuser nobody-here"),
+    *("Match host=box", "Match originalhost BOX", "Match user root", "Match !user root", "Match localuser nobody-here"),
     *(
         'Match host * exec "true"',
         'Match exec "false"',
@@ -160,7 +170,7 @@ OPTIONS = [
     *(
         "Port 22",
         "Port 2222",
-        "HostKeyAlias six",
+        "HostKeyAlias Six",
         "IdentityFile /keys/a",
         "IdentityFile '/my keys/b'",
         "IdentityFile none",
