@@ -143,7 +143,7 @@ def missing_modules(names: list[str]) -> list[str]:
             return find_spec(name) is not None
         except ModuleNotFoundError as error:
             # To look for an inner module, those around it are imported, and may lack others.
-            if not name.startswith(error.name or name):
+            if not (name + ".").startswith((error.name or name) + "."):
                 raise
             return False
         except ValueError:

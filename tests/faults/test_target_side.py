@@ -125,9 +125,10 @@ def test_required_modules_are_looked_for_before_anything_runs(python: str) -> No
         ("raise ImportError('libcudnn.so.9: cannot open shared object file')", "payload_crashed", "libcudnn.so.9"),
         ("raise OSError('libcudart.so.12: cannot open shared object file')", "payload_crashed", "libcudart.so.12"),
         ("import no_such_one", "module_missing", "No module named 'no_such_one' in "),
+        ("import brok", "module_missing", "No module named 'brok' in "),
         ("", "module_missing", "No module named 'broken.inner' in "),
     ],
-    ids=["import-error", "other-error", "lacks-another", "lacks-it"],
+    ids=["import-error", "other-error", "lacks-another", "lacks-one-whose-name-it-begins-with", "lacks-it"],
 )
 def test_a_required_module_inside_one_that_is_broken_is_not_called_missing(
     python: str, source: str, code: str, words: str, tmp_path: Path
