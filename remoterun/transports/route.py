@@ -212,12 +212,15 @@ def _known_hosts(host: Host, config: Settings) -> tuple[str, ...]:
 
 
 def _existing(names: Sequence[str], *, must: bool = False) -> tuple[str, ...]:
-    """Leave out files that are not there, as OpenSSH does; `must`: the inventory named them, so they have to be."""
+    """Leave out files that are not there, as OpenSSH does; `must`: the inventory named them, so they have to be.
+
+    Of a key that only an agent has, the public half is enough, in a file beside.
+    """
     kept: list[str] = []
     missing: list[str] = []
     for path in (Path(name).expanduser() for name in names):
         try:
-            (kept if path.exists() else missing).append(str(path))
+            (kept if path.exists() or Path(f"{path}.pub").exists() else missing).append(str(path))
         except OSError as error:
             if must:
                 raise TargetError(

@@ -435,13 +435,13 @@ def _tried(route: Route) -> str:
 
 
 def _why_unused(path: str, said: str) -> str:
-    if "ass" in said:
+    if "assphrase" in said:
         return "encrypted, and not tried: load it with ssh-add"
-    try:
-        asyncssh.read_public_key(path)
-    except (OSError, ValueError):
-        return "not usable"
-    return "a public key: its other half is in no agent"
+    for public in (path, f"{path}.pub"):
+        with contextlib.suppress(OSError, ValueError):
+            asyncssh.read_public_key(public)
+            return "a public key: its other half is in no agent"
+    return "not usable"
 
 
 # --- sessions ---------------------------------------------------------------------------------------------------------

@@ -78,6 +78,18 @@ def test_with_identitiesonly_an_agents_other_keys_are_its_own_business(
     log_in(configured(sshd(), tmp_path, asks, "IdentityFile /no/such/key"))
 
 
+def test_a_public_half_names_a_key_that_only_the_agent_has(
+    sshd: StartSshd, keys: Keys, agent: Agent, tmp_path: Path
+) -> None:
+    card = tmp_path / "class" / "card"
+    card.parent.mkdir()
+    shutil.copy(keys["client.pub"], f"{card}.pub")
+    server, lines = sshd(), (f"IdentityFile {card}", "IdentitiesOnly yes")
+    log_in(configured(server, tmp_path, f"IdentityAgent {agent(keys['other'], keys['client'])}", *lines))
+    error = refused(configured(server, tmp_path, "IdentityAgent none", *lines), "auth_failed")
+    assert f"{card} (a public key: its other half is in no agent)" in error.message
+
+
 @pytest.mark.parametrize("content", ["no key\n", None, "sk-ssh-ed25519@openssh.com AAAA of a card\n"])
 def test_a_file_that_cannot_be_used_hides_no_other(
     sshd: StartSshd, keys: Keys, tmp_path: Path, content: str | None
