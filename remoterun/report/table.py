@@ -91,7 +91,8 @@ def _fill(page: Page, run: Run, verbose: int) -> None:
             _section(page, outcome, survey, heads, grid, verbose=verbose)
     if brief:
         page.gap()
-        said = f"the checkpoints of {plural(len(brief), 'target')} without findings are left out; -v shows them"
+        targets = plural(len({telling[index][0].target for index in brief}), "target")
+        said = f"the checkpoints of {targets} without findings are left out; -v shows them"
         page.line(Span(said, "dim"), hang=2)
     _errors(page, bare, heads)
     page.gap()
@@ -144,7 +145,7 @@ def _cause(error: ErrorInfo, outcome: Outcome) -> list[Span]:
 
 def _told_in_brief(telling: Sequence[tuple[Outcome, rows.Survey]]) -> frozenset[int]:
     """Choose the outcomes whose checkpoints are not told one by one: where there are many, those that are well."""
-    if len(telling) <= _MANY:
+    if len({outcome.target for outcome, _ in telling}) <= _MANY:
         return frozenset()
     return frozenset(
         index
@@ -281,11 +282,11 @@ def _records(page: Page, outcome: Outcome, survey: rows.Survey, grid: rows.Grid,
     _left_out(page, others - shown, "record")
     rest = [finding for group in findings.values() for finding in group]
     finding_lines(page, rest, with_subject=True, verbose=verbose)
-    rows.sums_lines(page, survey)
     _summaries(page, outcome, survey, verbose=verbose)
 
 
 def _summaries(page: Page, outcome: Outcome, survey: rows.Survey, *, verbose: int) -> None:
+    rows.sums_lines(page, survey)
     for record in _first(survey.summaries, outcome, rows.is_summary):
         rows.summary_line(page, record, verbose=verbose)
 

@@ -132,6 +132,22 @@ def test_of_many_targets_those_that_are_well_are_told_in_brief() -> None:
     assert sum("step=" in line for line in lines_of(*well, bad, verbose=1)) == 41
 
 
+def test_in_brief_it_is_told_what_was_ignored_and_remembered() -> None:
+    record = checkpoint(1, ignored={"CK054": 1}, cached=True, checked_at="2026-07-30T01:02:03Z")
+    lines = lines_of(*(ok(f"kpro6/{number}", record) for number in range(200, 221)))
+    assert lines[1:3] == [
+        "  ignored  1 finding of CK054",
+        "  cached   1 of 1 checkpoint, checked 2026-07-30T01:02:03Z",
+    ]
+    assert sum("ignored" in line for line in lines) == 21
+
+
+def test_targets_and_not_their_steps_are_many() -> None:
+    steps = [ok(f"kpro6/{number}", checkpoint(1), step=step) for number in range(200, 221) for step in (0, 1)]
+    assert "the checkpoints of 21 targets without findings are left out; -v shows them" in lines_of(*steps)
+    assert not any("left out" in line for line in lines_of(*steps[:40]))
+
+
 def test_a_row_too_long_for_the_width_is_broken_at_blanks() -> None:
     lines = lines_of(ok("kpro6/200", checkpoint(2000, name="an-uncommonly-long-name-" * 2)), width=60)
     assert all(len(line) <= 60 for line in lines)
