@@ -90,7 +90,7 @@ def read_limits(said: Mapping[str, object], place: str) -> dict[str, float | Non
     for name, value in said.items():
         if name not in LIMIT_NAMES:
             message = f"there is no limit {name!r}; there are {', '.join(LIMIT_NAMES)}"
-            problems.append(Problem(path=place, message=message, nearest=nearest(name, LIMIT_NAMES)))
+            problems.append(Problem(path=place, message=message, nearest=nearest(str(name), LIMIT_NAMES)))
             continue
         try:
             limits[name] = _seconds(value)

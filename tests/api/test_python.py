@@ -134,6 +134,7 @@ def test_variables_of_the_environment_follow_the_rule_of_the_inventory(how: str)
             {"limits": {"nope": 1, "run": -1, "stall": float("nan"), "idle": True, "total": "soon", "enter": 1e15}},
             ["limits", "limits run", "limits stall", "limits idle", "limits total", "limits enter"],
         ),
+        ({"limits": {1: "20m"}}, ["limits"]),
         ({"targets_at_once": 0}, ["targets_at_once"]),
         ({"on": []}, ["on"]),
         ({"only": iter(())}, ["only"]),
