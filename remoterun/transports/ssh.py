@@ -25,10 +25,11 @@ from remoterun.transports.hostkeys import Judge
 from remoterun.transports.identities import key_files, offered
 from remoterun.transports.keyring import RefusedError, is_locked
 from remoterun.transports.link import ASKING_AGENT
+from remoterun.transports.options import options_for
 from remoterun.transports.session import ConnectionLost, Duplex, Exit, SessionRefused
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from remoterun.transports.hostkeys import Survey
     from remoterun.transports.keyring import Keyring
@@ -297,7 +298,7 @@ async def _connect(
             before, stage.text = stage.text, "reading keys" if route.agent is None else ASKING_AGENT
             # With those that a passphrase has unlocked, every other key has been refused in a login before.
             keys: Sequence[object] = unlocked or await stack.enter_async_context(offered(route))
-            options = _options(route, judge) | {"client_keys": [*keys] or _no_keys(route)}
+            options = options_for(route, judge, keys)
             stage.text = before
             ssh = await asyncssh.connect(tunnel=tunnel, sock=sock, client_factory=lambda: client, **options)
     except BaseException as error:
@@ -308,56 +309,6 @@ async def _connect(
             raise TargetError("connect_failed", f"its ProxyCommand ended and said: {said}") from error
         raise
     return Connection(ssh, proxy)
-
-
-class _Settings:
-    """Hand to asyncssh what it would else read from ssh_config by itself, as the reader before it."""
-
-    loaded = True
-
-    def __init__(self, options: Mapping[str, object]) -> None:
-        self._options = options
-
-    def get_options(self, _reload: bool) -> dict[str, object]:  # noqa: FBT001 - asyncssh's signature
-        return dict(self._options)
-
-
-def _no_keys(route: Route) -> tuple[()] | None:
-    # Keys on a card are asked for only where there could be others.
-    return () if "PKCS11Provider" in route.options else None
-
-
-def _options(route: Route, judge: Judge) -> dict[str, object]:
-    """Say to asyncssh all that it would else take from ssh_config or its own defaults."""
-    base = asyncssh.SSHClientConnectionOptions(config=None, client_keys=None, known_hosts=None)
-    base.config = _Settings(route.options)  # type: ignore[assignment] # it asks no more of the one before
-    return {
-        "options": base,
-        "config": None,
-        "host": route.address,
-        "port": route.port,
-        "username": route.user,
-        "proxy_command": None,
-        "canonicalize_hostname": False,
-        "known_hosts": judge.known_hosts,
-        "host_key_alias": route.key_alias,
-        "server_host_key_algs": judge.algorithms,
-        "client_certs": (),
-        "agent_path": None,
-        "host_based_auth": False,
-        "x509_trusted_certs": None,
-        "x509_trusted_cert_paths": [],
-        "agent_forwarding": False,
-        "x11_forwarding": False,
-        "request_pty": False,
-        "command": None,
-        "env": None,
-        "send_env": None,
-        "connect_timeout": None,
-        "login_timeout": 0,
-        "utf8_decode_errors": "replace",
-        "encoding": None,
-    }
 
 
 def _explain(error: Exception, route: Route, client: _Client, stage: Stage) -> TargetError:
