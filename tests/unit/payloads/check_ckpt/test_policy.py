@@ -226,6 +226,21 @@ def test_what_makes_data_may_reach_every_function(tmp_path: Path, value: object,
     assert "CK100" in audit(tmp_path).rules(above_info=True)
 
 
+@pytest.mark.parametrize(
+    "value",
+    [
+        pytest.param(Built(type, "New", (), {"a": 1}), id="class"),
+        pytest.param(Built(iter, Built(functools.partial, int), 2), id="iterator"),
+        pytest.param(Built(functools.reduce, max, [1, 2]), id="reduce"),
+        pytest.param(Built(operator.getitem, {"a": 1}, "a"), id="item"),
+        pytest.param(Built(getattr, Built(slice, 1), "__class__"), id="attribute"),
+    ],
+)
+def test_each_step_on_the_way_is_suspect_by_itself(tmp_path: Path, value: object) -> None:
+    save({"model": {"w": torch.randn(4, 4)}, "x": value}, tmp_path / "c.pt")
+    assert "CK100" in audit(tmp_path).rules(above_info=True)
+
+
 class Trainer:
     """Have a method that something else keeps."""
 
